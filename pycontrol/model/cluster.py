@@ -156,6 +156,8 @@ class Ask:
     """Hosts or racks to which it is limited; empty: any."""
     partition: str | None = None
     """Its node label expression; None: the queue's default."""
+    master: bool = False
+    """Whether it is for the application master's own container; an older plugin does not say so."""
 
     @property
     def key(self) -> tuple[str, int, int, int]:

@@ -150,6 +150,30 @@ def test_a_new_attempt_waits_for_its_gang_unless_containers_were_kept_for_it(kep
     assert sizes(w, "a") == [1, 1, 1]
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_masters_own_container_starts_before_the_gang_and_counts_for_none(attempts: int) -> None:
+    m = Mini()
+    app = m.foreign("a", 1, 0, tags=[f"{GANG_TAG}=2"])
+    for n in range(1, attempts + 1):
+        attempt = f"{app.app_id}_{n}"
+        m.send(ev.AttemptAdded(attempt, "a"))
+        m.send(ev.AskChanged(Ask(attempt, "a", 0, 1, 1, master=True)))
+        m.run(5)
+        (place,) = m.places()
+        master = m.up(place, f"container_1_0001_0{n}_000001")
+        m.send(ev.AskChanged(Ask(attempt, "a", 0, 1, 0, master=True)))
+        m.run(5)
+        if n < attempts:
+            m.send(ev.ContainerGone(master.container_id))
+    m.send(ev.AskChanged(Ask(attempt, "a", 0, 1, 1)))
+    m.run(5)
+    assert not m.places()
+    assert reason(m.a, "a", m.now).detail == "1 more, as its tag isonomy.gang says"
+    m.send(ev.AskChanged(Ask(attempt, "a", 0, 1, 2)))
+    m.run(5)
+    assert len(m.places()) == 2
+
+
 def test_an_attempt_with_a_container_that_only_a_snapshot_told_of_waits_for_no_gang() -> None:
     m = Mini()
     app = m.foreign("a", 1, 1, tags=[f"{GANG_TAG}=2"])

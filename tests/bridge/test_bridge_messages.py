@@ -77,8 +77,9 @@ WIRE_ASK = pb.Ask(
     only_on=["n1"],
     node_label_expression="",
     placement_constraint="in,node,x",
+    master=True,
 )
-ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",), "")
+ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",), "", True)
 WIRE_CONTAINER = pb.GpuContainer(
     container_id="c1",
     attempt_id="at",

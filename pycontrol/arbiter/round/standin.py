@@ -107,7 +107,8 @@ def missing(s: Holdings, app_id: str) -> int:
         return 0
     if app_id not in s.cluster.starting and (s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s):
         return 0  # it began, as far as is known
-    asked = sum(ask.count for ask in s.cluster.asks.of(app_id).values() if ask.attempt_id == app.attempt_id)
+    asks = [ask for ask in s.cluster.asks.of(app_id).values() if ask.attempt_id == app.attempt_id]
+    asked = sum(MOST_CONTAINERS if ask.master else ask.count for ask in asks)  # the master waits for nobody
     return max(0, min(int(count[:9]), MOST_CONTAINERS) - asked)
 
 

@@ -145,7 +145,8 @@ final class ClusterView {
       }
       toldQueues = snapshot.getQueuesList().stream().map(Queue::getPath).collect(Collectors.toSet());
     });
-    return snapshot.addAllAsks(scheduler.asks.all()).addAllContainers(ending.all());
+    scheduler.asks.all().forEach(ask -> snapshot.addAsks(scheduler.told(ask)));
+    return snapshot.addAllContainers(ending.all());
   }
 
   // ---- single messages

@@ -1,5 +1,6 @@
 package isonomy.yarn;
 
+import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
@@ -64,7 +65,7 @@ import org.slf4j.LoggerFactory;
 public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluster {
   private static final Logger LOG = LoggerFactory.getLogger(IsonomyScheduler.class);
 
-  final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
+  final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(told(ask))));
   private final DrainingContainers ending = new DrainingContainers((gone, end) -> this.events.drained(gone, end));
   private final GpuIds ids = new GpuIds(this, ending);
   private final ClusterView view = new ClusterView(this, ending, ids);
@@ -376,6 +377,12 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     } finally {
       readLock.unlock();
     }
+  }
+
+  /** The ask as the control plane is told it: an attempt without its master's container asks for that. */
+  Ask told(Ask ask) {
+    FiCaSchedulerApp app = running(ApplicationAttemptId.fromString(ask.getAttemptId()));
+    return app != null && app.isWaitingForAMContainer() ? ask.toBuilder().setMaster(true).build() : ask;
   }
 
   /** Counts an attempt's pending containers in the metrics, as CapacityScheduler does those that it has: null then. */

@@ -15,6 +15,7 @@ import static org.mockito.Mockito.never;
 import static org.mockito.Mockito.verify;
 import static org.mockito.Mockito.when;
 
+import isonomy.wire.v1.Ask;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.file.Files;
@@ -334,9 +335,14 @@ class ModeTest {
   void aMasterThatNeedsGpusItselfIsAskedForBeforeItsAttemptIsPublished() throws IOException {
     Scheduler scheduler = switchedOn();
     FiCaSchedulerApp app = scheduler.app(1);
+    when(app.isWaitingForAMContainer()).thenReturn(true);
     ask(scheduler, app);
     verify(app, never()).updateResourceRequests(List.of(gpu()));
     assertEquals(1, scheduler.asks.all().size());
+    Ask ask = scheduler.asks.all().get(0);
+    assertTrue(scheduler.told(ask).getMaster());
+    when(app.isWaitingForAMContainer()).thenReturn(false);
+    assertFalse(scheduler.told(ask).getMaster());
     scheduler.bridge.close();
   }
 
