@@ -192,7 +192,7 @@ def _place(s: Holdings, clerk: Clerk, worker: PlannedWorker, ask: Ask, now_s: fl
 def directive_done(s: Holdings, clerk: Clerk, e: DirectiveDone, now_s: float) -> None:
     """A `Place` succeeded, so that its container follows, or was refused and is retried with back-off.
 
-    After repeated refusals the app avoids the machine: the gang's leases are revoked, and a round finds it other GPUs.
+    After repeated refusals, or one where it excludes the machine, the app avoids it: a round finds the gang other GPUs.
     """
     worker = s.workers.sent_as(e.directive_id)
     if worker is None:
@@ -210,11 +210,12 @@ def directive_done(s: Holdings, clerk: Clerk, e: DirectiveDone, now_s: float) ->
         return  # it ended meanwhile
     app = s.durable.apps.get(worker.app_id)
     user = app.user if app is not None else ""
-    if s.cluster.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s, e.machine_at_fault):
+    host, fault = worker.plan.host, e.machine_at_fault
+    if s.cluster.refusals.refused(host, worker.app_id, user, e.reason, now_s, fault, e.excluded):
         clerk.update_closed()
-        _give_up(
-            s, clerk, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}")
-        )
+        if e.excluded:
+            s.timer.learned()
+        _give_up(s, clerk, worker, now_s, Cause(EndReason.REFUSED, f"{host} refuses its container: {e.reason}"))
 
 
 def _give_up(s: Holdings, clerk: Clerk, worker: PlannedWorker, now_s: float, why: Cause) -> None:

@@ -118,6 +118,8 @@ class DirectiveDone:
     reason: str = ""
     machine_at_fault: bool = False
     """Whether the cause of a refusal lies with the machine, whoever asks."""
+    excluded: bool = False
+    """Whether the app excludes the machine, so that it would be refused again at once."""
 
 
 @value

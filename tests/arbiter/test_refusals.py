@@ -85,6 +85,17 @@ def test_refusals_that_apps_can_bring_about_close_no_machine_to_others() -> None
     assert not r.closed(), "one honest refusal does not make the others honest"
 
 
+def test_an_app_avoids_a_machine_that_it_excludes_at_its_first_refusal_and_nobody_else_does() -> None:
+    r = Refusals()
+    for app_id, user in (("a", "u"), ("b", "v")):
+        assert r.refused("n1", app_id, user, "blacklisted", 0.0, excluded=True)
+        assert r.refused("n1", app_id, user, "blacklisted", 1.0, excluded=True), "each of its gangs leaves"
+    assert r.avoided("a") == {"n1": "blacklisted"}
+    assert not r.avoided("c")
+    assert not r.closed()
+    assert r.next_end_s() == AVOIDED_S
+
+
 def test_refusals_of_ended_apps_and_lost_machines_are_forgotten() -> None:
     r = Refusals()
     refuse(r, "n1", "a", "u", 0.0)
@@ -143,6 +154,31 @@ def test_an_app_with_nowhere_else_to_go_does_not_keep_others_from_the_machine(po
     assert len(m.held("b")) == 4, "while a keeps off"
     said = reason(m.a, "a", m.now)
     assert (said.code, "n1: too little memory" in said.sentence) == ("Refused", True)
+
+
+def test_an_app_that_blacklists_machines_starts_on_the_others_soon_and_has_them_back_once_it_no_longer_does() -> None:
+    m = Mini("tiresias", nodes=[(f"n{k}", 2) for k in range(12)])
+    m.foreign("spark", 1, 4)
+    excluded, started = {f"n{k}" for k in range(11)}, list[str]()
+
+    def run(seconds: float) -> None:
+        end = m.now + seconds
+        while m.now < end:
+            m.run(0.5)
+            for place in m.places():
+                host = place.gpus[0].host
+                if host in excluded:
+                    m.send(ev.DirectiveDone(place.directive_id, False, "", "blacklisted", excluded=True))
+                else:
+                    m.up(place)
+                    started.append(host)
+                    m.send(ev.AskChanged(dataclasses.replace(place.ask, count=4 - len(started))))
+
+    run(REFUSED_S)
+    assert started == ["n11", "n11"]
+    excluded.clear()
+    run(AVOIDED_S)
+    assert len(started) == 4
 
 
 def test_machines_that_refuse_everybody_are_not_offered_until_they_are_tried_again() -> None:

@@ -115,6 +115,10 @@ CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1"
             {"directive_result": pb.DirectiveResult(directive_id="d1", ok=True, container_id="c1", reason="r")},
             DirectiveDone("d1", True, "c1", "r"),
         ),
+        (
+            {"directive_result": pb.DirectiveResult(directive_id="d1", reason="r", excluded=True)},
+            DirectiveDone("d1", False, "", "r", excluded=True),
+        ),
         ({"ready": pb.Ready()}, ClusterReady()),
         ({}, None),
     ],

@@ -422,10 +422,11 @@ class _Run:
 class Refusals:
     """Refusals by machine and app; times in seconds.
 
-    An app avoids a machine that refused it REFUSALS times in a row over at least REFUSED_S; the time doubles on each
-    repetition. A machine that apps of several users avoid, and that took no container meanwhile, is closed to all apps,
-    if each of these refusals was of the machine's own making: an app can bring about others (by its blacklist, its
-    constraints, its limits, or an ask for more memory than is free) and must not close machines to others.
+    An app avoids a machine that it excludes, once it was refused there, or that refused it REFUSALS times in a row over
+    at least REFUSED_S; the time doubles on each repetition. A machine that apps of several users avoid, and that took
+    no container meanwhile, is closed to all apps, if each of these refusals was of the machine's own making: an app can
+    bring about others (by its blacklist, its constraints, its limits, or an ask for more memory than is free) and must
+    not close machines to others.
     """
 
     def __init__(self) -> None:
@@ -443,26 +444,24 @@ class Refusals:
         return sum(map(len, self._runs.values()))
 
     def refused(
-        self, host: str, app_id: str, user: str, reason: str, now_s: float, machine_at_fault: bool = False
+        self, host: str, app_id: str, user: str, reason: str, now_s: float, fault: bool = False, excluded: bool = False
     ) -> bool:
-        """Notes a refused placement; returns whether the app avoids the machine from now on."""
+        """Notes a refused placement; returns whether its gang is to leave the machine, which the app avoids now."""
         run = self._runs.setdefault(host, {}).setdefault(app_id, _Run(user, reason, now_s))
         run.count += 1
-        run.reason, run.machine_at_fault = reason, machine_at_fault
-        if run.until_s is not None or run.count < REFUSALS or now_s < run.first_s + REFUSED_S:
-            return False
+        run.reason, run.machine_at_fault = reason, fault
+        lasts = excluded or (run.count >= REFUSALS and now_s >= run.first_s + REFUSED_S)
+        if run.until_s is not None or not lasts:
+            return excluded
         run.until_s = now_s + min(AVOIDED_MAX_S, AVOIDED_S * 2**run.times)
         run.times += 1
         return True
 
     def placed(self, host: str, app_id: str) -> bool:
         """Notes that the machine took a container of the app; returns whether that opened the machine to all."""
-        closed = host in self.closed()
-        runs = self._runs.get(host, {})
+        closed, runs = host in self.closed(), self._runs.get(host, {})
         runs.pop(app_id, None)
-        if closed:  # the machine is not at fault
-            runs.clear()
-        if not runs:
+        if closed or not runs:  # a closed machine is not at fault
             self._runs.pop(host, None)
         return closed
 

@@ -124,6 +124,10 @@ class RoundTimer:
         if same_again and not moved:
             self.not_before_s = now_s + self.retry_s
 
+    def learned(self) -> None:
+        """Grants came back from where their apps will not be placed again: the next round is another."""
+        self.unused_grant_rounds = 0
+
     def grants_used(self, used: bool, now_s: float) -> bool:
         """Notes whether a GPU of the last round with grants is still held (`used`); returns whether to back off."""
         self.unused_grant_rounds = 0 if used else self.unused_grant_rounds + 1

@@ -71,7 +71,7 @@ final class Directives {
       }
       return result.setOk(true);
     } catch (RejectedException e) {
-      return result.setReason(e.getMessage()).setMachineAtFault(e.machineAtFault());
+      return result.setReason(e.getMessage()).setMachineAtFault(e.machineAtFault).setExcluded(e.excluded);
     } catch (IllegalArgumentException e) {
       return result.setReason("not readable: " + e.getMessage());
     }
@@ -143,7 +143,7 @@ final class Directives {
       throw RejectedException.ofMachine("node " + place.getNodeId() + ": " + withheld);
     }
     if (SchedulerAppUtils.isPlaceBlacklisted(app, node, LOG)) {
-      throw new RejectedException("the application has blacklisted " + node.getNodeName());
+      throw RejectedException.excluded("the application has blacklisted " + node.getNodeName());
     }
     return node;
   }

@@ -108,6 +108,7 @@ class HostileTest extends MiniYarn {
       DirectiveResult refused = control.carriedOut(place(alice, 5, node(1).toString(), List.of(0)));
       assertFalse(refused.getOk());
       assertTrue(refused.getReason().contains("limited to [elsewhere]"), refused.getReason());
+      assertFalse(refused.getExcluded());
       alice.askOnlyOn(1, 6, node(1).getHost());
       alice.heartbeat();
       control.await(e -> isAsk(e, 6, 1));
@@ -123,6 +124,12 @@ class HostileTest extends MiniYarn {
       mallory.yarn.submitApplication(app);
       assertEquals("n".repeat(256), control.await(e -> e.hasAppAdded()
           && e.getAppAdded().getAppId().equals(app.getApplicationId().toString())).getAppAdded().getName());
+
+      alice.blacklist(node(1).getHost());
+      ask(alice, 1, 8);
+      refused = control.carriedOut(place(alice, 8, node(1).toString(), List.of(1)));
+      assertTrue(refused.getExcluded(), refused.getReason());
+      assertFalse(refused.getMachineAtFault());
     }
   }
 }

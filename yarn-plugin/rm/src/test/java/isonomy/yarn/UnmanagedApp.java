@@ -123,6 +123,10 @@ final class UnmanagedApp implements AutoCloseable {
     rm.removeContainerRequest(request);
   }
 
+  void blacklist(String host) {
+    rm.updateBlacklist(List.of(host), null);
+  }
+
   void askOpportunistic(int gpus, long requestId) {
     rm.addContainerRequest(new ContainerRequest(resource(gpus), null, null, Priority.newInstance(1), requestId, true,
         null, ExecutionTypeRequest.newInstance(ExecutionType.OPPORTUNISTIC, true)));
