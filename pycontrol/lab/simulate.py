@@ -23,6 +23,7 @@ from pycontrol.config import Config, ConfigError, load_config
 from pycontrol.config.accounts_section import accounts_of
 from pycontrol.config.strict_yaml import read
 from pycontrol.hadoopconf.queues import homes, read_queues
+from pycontrol.lab import clusters
 from pycontrol.lab.comparison import Comparison, write
 from pycontrol.lab.paper_metrics import METRICS
 from pycontrol.lab.runs import CellsOf, SimulationRun, run_many
@@ -30,7 +31,6 @@ from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
-from pycontrol.simulation import clusters
 from pycontrol.simulation.scene import own_policies
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import Workload

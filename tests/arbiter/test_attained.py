@@ -6,9 +6,9 @@ import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AppArrived, LeaseEnded, LeaseGranted, LeaseStarted
+from pycontrol.lab.clusters import uniform
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.registry import make
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

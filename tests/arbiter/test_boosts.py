@@ -10,11 +10,11 @@ import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Boosted, Fact
+from pycontrol.lab.clusters import uniform
 from pycontrol.model.cluster import Queue
 from pycontrol.model.events import OperatorCommand
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import POLICIES, make
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

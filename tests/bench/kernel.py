@@ -42,22 +42,24 @@ IGNORED_FILES = ("pycontrol/wire/v1", "pycontrol/auction")
 
 
 MOVED = (
-    ("arbiter", "supply.cell_supply", "cells"),
-    ("arbiter", "views.settings", "settings"),
-    ("cells", "cells_file", "config"),
-    ("simulation", "simulation_settings", "settings"),
-    ("simulation", "trace_apps", "apps"),
+    ("arbiter.supply.cell_supply", "arbiter.cells"),
+    ("arbiter.views.settings", "arbiter.settings"),
+    ("cells.cells_file", "cells.config"),
+    ("lab", "simulation"),
+    ("lab.clusters", "simulation.clusters"),
+    ("simulation.simulation_settings", "simulation.settings"),
+    ("simulation.trace_apps", "simulation.apps"),
 )
-"""(package, module, its name in the baseline): what this file names and was moved since."""
+"""(module, its name in the baseline): what this file names and was moved since."""
 
 
 def give_present_names() -> None:
     """Where this runs in the baseline, its modules have the names of today, too."""
-    for package, now, before in MOVED:
+    for now, before in MOVED:
         try:
-            importlib.import_module(f"pycontrol.{package}.{now}")
+            importlib.import_module(f"pycontrol.{now}")
         except ModuleNotFoundError:
-            sys.modules[f"pycontrol.{package}.{now}"] = importlib.import_module(f"pycontrol.{package}.{before}")
+            sys.modules[f"pycontrol.{now}"] = importlib.import_module(f"pycontrol.{before}")
 
 
 class Warm(Exception):
@@ -68,9 +70,9 @@ def _owned(policy: str, machines: int) -> tuple[Any, Any]:
     """The policy, and the virtual clusters of the tenants if it is "cells": isonomy in eleven virtual clusters."""
     from pycontrol.arbiter.supply.cell_supply import CellSupply
     from pycontrol.cells.cells_file import CellsFile, layout
+    from pycontrol.lab.clusters import uniform
     from pycontrol.policies.by_vc import ByVirtualCluster
     from pycontrol.policies.registry import make
-    from pycontrol.simulation.clusters import uniform
 
     if policy != "cells":
         return make(policy), None
@@ -89,7 +91,7 @@ def calm(policy: str, machines: int, apps: int, open_leases: bool) -> dict[str, 
 
     `open_leases`: renewals that nobody contests are no events.
     """
-    from pycontrol.simulation.clusters import uniform
+    from pycontrol.lab.clusters import uniform
     from pycontrol.simulation.engine import Simulator
     from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
     from pycontrol.simulation.trace_apps import TraceApp, Workload
@@ -113,8 +115,8 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
 
     An app that ends is followed by another. Measured is a window around the first common end of leases.
     """
+    from pycontrol.lab.clusters import uniform
     from pycontrol.model.topology import Scope
-    from pycontrol.simulation.clusters import uniform
     from pycontrol.simulation.engine import Simulator
     from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
     from pycontrol.simulation.trace_apps import TraceApp, Workload
@@ -206,9 +208,9 @@ def a_round(apps: int, tenants: int, machines: int) -> dict[str, float]:
 
 def philly() -> dict[str, float]:
     """CPU seconds of the first jobs of the trace under tiresias, and the bytes of their facts in a journal."""
+    from pycontrol.lab.clusters import uniform
     from pycontrol.policies.registry import make
     from pycontrol.runtime.journal import SqliteJournal
-    from pycontrol.simulation.clusters import uniform
     from pycontrol.simulation.engine import Simulator
     from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
     from pycontrol.simulation.trace_apps import TraceApp, Workload

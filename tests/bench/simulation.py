@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.runs import simulate
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

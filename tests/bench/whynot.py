@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.lab.clusters import uniform
 from pycontrol.model.topology import Scope
 from pycontrol.policies.registry import make
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.questions import Questions
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings

@@ -14,6 +14,8 @@ from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cli import main
 from pycontrol.cli.client import Misused
 from pycontrol.cli.estimate import STATE_FILE
+from pycontrol.lab import clusters
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.compared import _change, compared
 from pycontrol.lab.recorded import of_journal, of_yarn
 from pycontrol.lab.runs import simulate
@@ -24,8 +26,6 @@ from pycontrol.model.cluster import Node, PartitionCapacity, Queue
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.runtime.journal import SqliteJournal
-from pycontrol.simulation import clusters
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.scene import picture
 from pycontrol.simulation.trace_apps import TraceApp, Workload

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 
 from pycontrol.arbiter.ledger.facts import Fact
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.workloads import load
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.scene import own_policies
 from pycontrol.simulation.simulation_settings import ARBITER, Fault, SimulationSettings

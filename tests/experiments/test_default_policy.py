@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from pycontrol.lab import clusters
 from pycontrol.lab.default_policy.lie_gains import measured, probes
 from pycontrol.lab.default_policy.lie_search import WorkLie, best_lie, lies
 from pycontrol.lab.default_policy.loans import loans
@@ -28,7 +29,6 @@ from pycontrol.lab.default_policy.victims import victims
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.runs import simulate
 from pycontrol.lab.themis.sweeps import Scene, measure
-from pycontrol.simulation import clusters
 from pycontrol.simulation.simulation_settings import HONEST, Misreport, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -8,13 +8,13 @@ import random
 import pytest
 
 from pycontrol.auction.partial import auction
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.runs import Interval, simulate
 from pycontrol.lab.themis import lies, trace_facts
 from pycontrol.lab.themis import single_round as one
 from pycontrol.lab.themis import small_examples as small
 from pycontrol.model.auction import Bid, BidRow, gangs_by_host
-from pycontrol.simulation.clusters import uniform
 
 TINY = Setup(quick=True, seeds=2, processes=1)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot
 from pycontrol.lab.runs import paired_ratio, simulate
 from pycontrol.model.accounts import NO_ACCOUNTS, OTHERS, PLAIN, Account, Accounts
@@ -22,7 +23,6 @@ from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.hierarchy import VirtualApp, Weights
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.past_use import MOST, PastUse
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.scene import picture, scene_from

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli.config import policies_command
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.runs import simulate
 from pycontrol.policies import registry
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.documented import check_documented_suite, installed_package
 

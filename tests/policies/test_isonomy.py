@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.fairness.plausible import slowdowns_of
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 from pycontrol.lab.runs import simulate
 from pycontrol.model.accounts import Account, Accounts
@@ -20,7 +21,6 @@ from pycontrol.model.cluster import PartitionCapacity, Queue
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.isonomy import Isonomy
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.simulation_settings import ARBITER, Misreport, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

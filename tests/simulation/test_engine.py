@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.clusters import racks_of
 from pycontrol.lab.policies.srtf import Srtf
 from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Machine, Scope, Topology
@@ -19,7 +20,6 @@ from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
-from pycontrol.simulation.clusters import racks_of
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.result import AppResult, Result
 from pycontrol.simulation.simulated_jobs import RUNNING, SimApp

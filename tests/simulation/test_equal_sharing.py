@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.clusters import uniform
 from pycontrol.lab.default_policy.equal_sharing import finish_s, least_mean_completion_s, promise
 from pycontrol.lab.paper_metrics import metrics
 from pycontrol.lab.runs import simulate
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import AppResult
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

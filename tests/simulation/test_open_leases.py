@@ -14,10 +14,10 @@ from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.config import parse
+from pycontrol.lab.clusters import uniform
 from pycontrol.model.topology import Scope
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.simulation_settings import ARBITER, Fault, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

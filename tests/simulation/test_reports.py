@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.clusters import racks_of, uniform
 from pycontrol.lab.policies.worst_first import WorstFirst
 from pycontrol.lab.themis.lies import crowd
 from pycontrol.model.auction import Demand
@@ -16,7 +17,6 @@ from pycontrol.model.events import Solve
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.registry import make
 from pycontrol.policies.themis import Themis
-from pycontrol.simulation.clusters import racks_of, uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.simulated_jobs import SimApp
 from pycontrol.simulation.simulation_settings import ARBITER, Fault, Misreport, SimulationSettings

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pycontrol.config import ConfigError
+from pycontrol.lab import clusters
 from pycontrol.lab.hived import simulated
 from pycontrol.lab.hived.closed_loop import ALLOWED_S
 from pycontrol.lab.hived.safety import random_case
@@ -15,7 +16,6 @@ from pycontrol.lab.measures import cdf, known, run_until
 from pycontrol.lab.paper_metrics import METRICS, jain, metrics
 from pycontrol.lab.runs import CellsOf, SimulationRun, interval, paired_ratio, run, run_many
 from pycontrol.policies.on_schedule import KEEPS
-from pycontrol.simulation import clusters
 from pycontrol.simulation.result import AppResult, Counters, Result
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.lab.clusters import uniform
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies.policy_port import Policy
 from pycontrol.queries.trends import SAMPLE_S
 from pycontrol.runtime.journal import NoJournal
-from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.simulated_jobs import RUNNING
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from pycontrol.lab import clusters
 from pycontrol.lab.beside.figures import Played, beside, played
 from pycontrol.lab.kit import Claim, Findings, Setup
 from pycontrol.lab.oef.golden import FOLDER, GPUS, RESTART_S, ROUND_S, TRACE, published_workload
 from pycontrol.lab.runs import SimulationRun, run_many
-from pycontrol.simulation import clusters
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 
 PUBLISHED: Mapping[str, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from pycontrol.lab.clusters import denser
 from pycontrol.lab.default_policy.equal_sharing import Promise, least_mean_completion_s, promise
 from pycontrol.lab.default_policy.lie_search import Gain, best_lie
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
@@ -22,7 +23,6 @@ from pycontrol.lab.themis.sweeps import (
     variant,
 )
 from pycontrol.lab.themis.workloads import TraceScene
-from pycontrol.simulation.clusters import denser
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
 

@@ -7,11 +7,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pycontrol.lab import clusters
 from pycontrol.lab.default_policy.equal_sharing import finish_s
 from pycontrol.lab.default_policy.promise import ALLOWED_S
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
 from pycontrol.lab.runs import Interval, SimulationRun, paired_ratio, run_many
-from pycontrol.simulation import clusters
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pycontrol.lab import clusters
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.lab.oef.artifact import ArtifactJob, ArtifactRounds, completions
 from pycontrol.lab.paper_metrics import metrics
@@ -18,7 +19,6 @@ from pycontrol.lab.policies.gandiva_fair import GandivaFair
 from pycontrol.lab.policies.gavel import Gavel
 from pycontrol.lab.runs import simulate
 from pycontrol.policies.sharing import Sharing
-from pycontrol.simulation import clusters
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pycontrol.lab.clusters import racks_of, uniform
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
 from pycontrol.lab.runs import Interval, SimulationRun, interval, paired_ratio
 from pycontrol.lab.themis.single_round import measure
 from pycontrol.lab.themis.small_examples import COSTS, DEFAULTS, THEMIS, VGG16, VGG16_S, WORST_FIRST, Rule, over_seeds
-from pycontrol.simulation.clusters import racks_of, uniform
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.simulation_settings import Misreport
 from pycontrol.simulation.trace_apps import TraceApp, Workload

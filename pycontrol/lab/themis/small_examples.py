@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.fairness.gang_rho import t_id
+from pycontrol.lab.clusters import cluster, racks_of
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
 from pycontrol.lab.measures import run_groups
 from pycontrol.lab.policies.variants import make
@@ -16,7 +17,6 @@ from pycontrol.lab.solve.paper_rho import Halving
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.filling import Filling
-from pycontrol.simulation.clusters import cluster, racks_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

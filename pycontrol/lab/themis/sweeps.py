@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pycontrol.lab import clusters
 from pycontrol.lab.kit import Claim, Series, Setup, Table
 from pycontrol.lab.kit import shown as with_interval
 from pycontrol.lab.measures import cdf, run_until
@@ -17,7 +18,6 @@ from pycontrol.lab.policies.variants import make
 from pycontrol.lab.runs import Interval, SimulationRun, interval, metric_ratio
 from pycontrol.lab.workloads import load
 from pycontrol.model.topology import Topology
-from pycontrol.simulation import clusters
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
