@@ -297,7 +297,7 @@ class ControlPlane:
     def _read_cells_anew(self, before: str) -> None:
         """At a takeover, maybe long after the start, apply the cells file if it has changed; `before`: what it was."""
         file, now = self.config.cells, ""
-        with suppress(OSError):  # the router says why
+        with suppress(OSError, UnicodeDecodeError):  # the router says why
             now = file.read_text(encoding="utf-8") if file is not None else ""
         if now != self._cells_text:
             status, answer = self._router.handle("POST", "cells-apply", {}, "the takeover", True)
@@ -327,8 +327,9 @@ class ControlPlane:
         assert path is not None
         try:
             text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError([f"cells: {path}: cannot be read: {error.strerror}"]) from error
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+            raise ConfigError([f"cells: {path}: cannot be read: {why}"]) from error
         found = layout(parse(text, CellsFile, path.name), self._topology, path.name)
         lead_s = settings_of(self.config).lead
         for vc in found.vcs:

@@ -17,8 +17,13 @@ from submarine_patch.worker.stop_request import ARMED
 _CHUNK_BYTES = 1 << 16
 _LINE_MAX_BYTES = 8192
 DRAIN_S = 5.0
-_LOADER = "pt_data_worker"
+_TERM = 1 << signal.SIGTERM - 1
+_USER_SIGNALS = 1 << signal.SIGUSR1 - 1 | 1 << signal.SIGUSR2 - 1
+_SHELLS = (b"bash", b"dash", b"ksh", b"sh", b"zsh")
+_LOADER = b"pt_data_worker"
 """How PyTorch names a process of a DataLoader, whose end by SIGTERM is an error of the whole program."""
+_BY_LOADERS = _TERM | 1 << signal.SIGBUS - 1 | 1 << signal.SIGSEGV - 1 | 1 << signal.SIGFPE - 1
+"""What it handles; where an older PyTorch does not name it, a fork that handles these is one."""
 # YARN kills only the container's process group, which is not the program's. So a guard in the program's group waits
 # for the end of a pipe that only the supervisor holds open, and then kills the group.
 _GUARDED = """trap '' TERM INT HUP; ( read -r _ <&3; kill -KILL 0 ) </dev/null >/dev/null 2>&1 &
@@ -33,7 +38,7 @@ class Child:
     ) -> None:
         self._process, self._alive = process, alive
         self.on_line = on_line
-        self._asked: set[int] = set()
+        self._asked: set[int] | None = None
         """Whom the last call of `stop` asked; a negative number: the group."""
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.exit = asyncio.ensure_future(process.wait())
@@ -89,12 +94,15 @@ class Child:
 
     def stop(self) -> None:
         """Ask the program to stop; call it until it has ended, as a launcher is asked only after its sessions."""
-        if not any(pid < 0 or os.path.exists(f"/proc/{pid}") for pid in self._asked):
-            first, self._asked = not self._asked, _answering(self._process.pid)
-            if first and not self._asked:
-                self._asked = {-self._process.pid}
-            for pid in self._asked:
-                _kill(pid, signal.SIGTERM)
+        group = self._process.pid
+        if self._asked is None:
+            self._asked = _answering(group) or {-group}
+        elif any(pid < 0 or _stat(pid) for pid in self._asked):
+            return
+        else:
+            self._asked = _answering(group)
+        for pid in self._asked:
+            _kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the program's whole process group."""
@@ -148,25 +156,55 @@ def _kill(pid: int, number: signal.Signals) -> None:
 def _answering(program: int) -> set[int]:
     """Who answers a stop: the armed sessions among the program and what it started, else all that handle SIGTERM.
 
-    So a shell waits for its program and `tee` for its output, and a program keeps its data loaders until it has saved.
+    A shell waits for its program, `tee` for its output, and a program keeps its data loaders until it has saved. A
+    shell's trap runs only after its program, so it answers for a program only if that handles SIGUSR1 or SIGUSR2.
     """
-    parents: dict[int, int] = {}
-    handling: set[int] = set()
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-        with contextlib.suppress(OSError):
-            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-            parents[pid] = int(status["PPid"])
-            if int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1 and status["Name"] != _LOADER:
-                handling.add(pid)
+    found = ((pid, _stat(pid)) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))))
+    parents = {pid: int(stat[1]) for pid, stat in found if stat}
     theirs = {program}
     while more := {pid for pid, parent in parents.items() if parent in theirs} - theirs:
         theirs |= more
-    return {pid for pid in handling & theirs if _is_armed(pid)} or handling & theirs
+    known = {pid: _name_and_caught(pid) for pid in theirs}
+    handling = {
+        p for p, (_, caught) in known.items() if caught & _TERM and not _is_loader(p, parents.get(p), *known[p])
+    }
+    shells = {pid for pid in handling if known[pid][0] in _SHELLS}
+    if handling == shells and not any(caught & _USER_SIGNALS for _, caught in known.values()):
+        return set()
+    return {pid for pid in handling if _is_armed(pid)} or handling - shells or shells
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name, which need not be text; none if the process has ended."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return [] if fields[0] in b"ZX" else fields
+    return []
+
+
+def _name_and_caught(pid: int) -> tuple[bytes, int]:
+    """Its name, and the signals that it handles."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/status").read_bytes().split(b"\n")
+        status = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+        return status[b"Name"], int(status[b"SigCgt"], 16)
+    return b"", 0
+
+
+def _is_loader(pid: int, parent: int | None, name: bytes, caught: int) -> bool:
+    with contextlib.suppress(OSError):
+        commands = [
+            Path(f"/proc/{p}/cmdline").read_bytes() for p in (pid, parent) if caught & _BY_LOADERS == _BY_LOADERS
+        ]
+        return name == _LOADER or (len(commands) == 2 and commands[0] == commands[1])
+    return False
 
 
 def _is_armed(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return any(name.read_text().strip() == ARMED for name in Path(f"/proc/{pid}/task").glob("*/comm"))
+    for name in Path(f"/proc/{pid}/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # a thread of it has ended meanwhile
+            if name.read_bytes().strip() == ARMED.encode():
+                return True
     return False
 
 

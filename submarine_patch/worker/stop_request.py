@@ -36,7 +36,12 @@ class StopRequest:
         signal.signal(signal.SIGTERM, _left_to_the_watcher)
         self._watcher = threading.Thread(target=self._watch, args=(read_end,), name="stop-request", daemon=True)
         self._watcher.start()
-        os.register_at_fork(after_in_child=self._uninstall)
+        # a signal to a forked process waits until it no longer goes by this one's descriptor
+        os.register_at_fork(
+            before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}),
+            after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}),
+            after_in_child=self._uninstall,
+        )
 
     def _uninstall(self) -> None:
         """A forked process (of a data loader, of a pool) has nothing to save, and its signals are not its parent's."""
@@ -44,6 +49,7 @@ class StopRequest:
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) is _left_to_the_watcher:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def take_over(self) -> None:
         """Replace other SIGTERM handlers, such as MultiWorkerMirroredStrategy's; a forked process installs its own."""
@@ -53,6 +59,8 @@ class StopRequest:
 
     def arm(self) -> None:
         """From now on SIGTERM only sets the flag, because there is state to save."""
+        if self._watcher is None and threading.current_thread() is threading.main_thread():
+            self.take_over()  # forked from the process that made the session
         with self._lock:
             self._armed = True
         self._call_watcher(ARMED)
@@ -66,7 +74,8 @@ class StopRequest:
         self._call_watcher("stop-request")
 
     def _call_watcher(self, name: str) -> None:
-        assert self._watcher is not None
+        if self._watcher is None:
+            return
         with contextlib.suppress(OSError):
             Path(f"/proc/self/task/{self._watcher.native_id}/comm").write_text(name)
 

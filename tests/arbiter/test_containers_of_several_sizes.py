@@ -150,6 +150,23 @@ def test_a_new_attempt_waits_for_its_gang_unless_containers_were_kept_for_it(kep
     assert sizes(w, "a") == [1, 1, 1]
 
 
+def test_an_attempt_that_a_failover_tells_again_waits_for_no_gang() -> None:
+    m = Mini()
+    app = m.foreign("a", 1, 1, tags=[f"{GANG_TAG}=2"])
+    m.send(m.snapshot([app], [Container("c1", "a", "n1:1", (Gpu("n1", 0),), "g1", attempt_id=app.attempt_id)]))
+    m.run(5)
+    m.send(ev.ContainerGone("c1"))
+    m.run(5)
+    m.send(dataclasses.replace(m.snapshot([], []), ready=False, rm_life="another"))  # it has recovered nothing yet
+    m.send(ev.AppAdded(dataclasses.replace(app, attempt_id="")))
+    m.send(ev.AttemptAdded(app.attempt_id, "a"))
+    m.send(ev.ClusterReady())
+    m.run(5)
+    m.send(ev.AskChanged(Ask(app.attempt_id, "a", 0, 1, 1)))
+    m.run(600)
+    assert len(m.held("a")) == 1
+
+
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_masters_own_container_starts_before_the_gang_and_counts_for_none(attempts: int) -> None:
     m = Mini()

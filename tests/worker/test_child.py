@@ -6,6 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
+
+import pytest
 
 from submarine_patch.worker.child import Child
 
@@ -48,3 +51,64 @@ def test_a_daemon_that_holds_the_output_open_does_not_keep_the_program_from_endi
         assert "daemon" in capfd.readouterr().out
     finally:
         os.kill(int(seen[0].split()[1]), signal.SIGKILL)
+
+
+OWN = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.4)
+    print("saved by the program", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+NONE = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+LOADS = """
+import os, signal, time
+if not (loader := os.fork()):
+    for number in (signal.SIGTERM, signal.SIGBUS, signal.SIGSEGV, signal.SIGFPE):
+        signal.signal(number, lambda *_: os._exit(1))
+    time.sleep(60)
+def lost(*_):
+    if os.waitpid(loader, os.WNOHANG)[0]:
+        print("lost its loader", flush=True)
+signal.signal(signal.SIGCHLD, lost)
+"""
+"""As an older PyTorch, which does not name its loaders."""
+
+
+@pytest.mark.parametrize(
+    ("script", "program", "said"),
+    [
+        ("{}; sleep 0.7; echo after", OWN, ["saved by the program", "after"]),
+        ("trap 'rm -f x' EXIT; {}; exit $?", OWN, ["saved by the program"]),
+        ("trap 'echo trapped; exit' TERM; {}; echo after", NONE, ["trapped"]),
+        ("trap 'kill -USR1 $!; wait $!' TERM; {} & wait $!", OWN.replace("TERM", "USR1"), ["saved by the program"]),
+        ("{}; exit $?", LOADS + OWN, ["saved by the program"]),
+        ("{}; exit $?", NONE, []),
+    ],
+    ids=["more commands", "exit trap", "trap saves", "trap tells", "loader", "nobody handles it"],
+)
+def test_a_stop_asks_who_answers_it(tmp_path: Path, script: str, program: str, said: list[str]) -> None:
+    (tmp_path / "own.py").write_text(program)
+    seen: list[str] = []
+    ready = asyncio.Event()
+
+    def on_line(line: str) -> None:
+        seen.append(line)
+        if line == "ready":
+            ready.set()
+
+    async def run() -> None:
+        words = ["/bin/bash", "-c", script.format(f"{sys.executable} {tmp_path}/own.py")]
+        child = await Child.start(words, dict(os.environ), on_line)
+        await asyncio.wait_for(ready.wait(), 60)
+        while not child.ended:
+            child.stop()
+            await asyncio.wait({child.exit}, timeout=0.25)
+        await child.wait()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert [line for line in seen if line not in ("ready", "Terminated")] == said

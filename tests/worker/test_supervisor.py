@@ -40,17 +40,22 @@ import multiprocessing, os, signal, sys, time
 from submarine_patch.worker.session import stop_request
 stop_request.take_over()
 stop_request.arm()
+open("/proc/self/comm", "wb").write(b"\\xff\\x0b")
 fork = multiprocessing.get_context("fork")
+armed = fork.Process(target=stop_request.arm)
+armed.start()
+armed.join(60)
+assert armed.exitcode == 0
 ended, kept = (fork.Process(target=time.sleep, args=(3600,)) for _ in range(2))
 ended.start()
 kept.start()
 ended.terminate()
-ended.join(10)
+ended.join(60)
 assert ended.exitcode == -signal.SIGTERM, ended.exitcode
 print("step 1 loss 0.5", flush=True)
 assert not stop_request.wait(0.5)
 print("step 2 loss 0.5", flush=True)
-assert stop_request.wait(10)
+assert stop_request.wait(60)
 assert not kept.join(0.5) and kept.is_alive()
 print("INFO:x:Saved checkpoint for 3 into /c (0.1 sec)", flush=True)
 os._exit(75)
@@ -320,10 +325,10 @@ def test_a_stop_leaves_a_session_its_loaders_and_the_end_of_a_loader_is_no_stop(
     assert arbiter.wait_for("checkpoint").step == 3
 
 
-def test_a_launcher_that_starts_its_sessions_again_is_asked_after_them(arbiter: FakeArbiter, run: Run) -> None:
-    again = "import subprocess, sys, signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
-    again += "while True:\n    subprocess.call([sys.executable, '-c', sys.argv[1]])"
-    worker = run(shlex.join(["exec", sys.executable, "-c", again, LOADERS]))
+def test_a_launcher_is_asked_once_its_session_has_ended(arbiter: FakeArbiter, run: Run) -> None:
+    launcher = "import subprocess, sys, signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+    launcher += "session = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\nwhile True:\n    signal.pause()"
+    worker = run(shlex.join(["exec", sys.executable, "-c", launcher, LOADERS]))
     arbiter.wait_for("ready")
     arbiter.send(WORKER, start=pb.Start(until_step=10_000))
     arbiter.wait_for("progress", lambda p: p.step == 2)

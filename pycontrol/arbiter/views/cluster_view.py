@@ -181,7 +181,8 @@ class ClusterView:
         app = self.apps.get(app_id)
         if app is not None:
             self.apps[app_id] = replace(app, attempt_id=attempt_id)
-            if not any(c.app_id == app_id and not c.ending for c in self.containers.values()):
+            # One that is told again before the ResourceManager has recovered began long ago.
+            if self.ready and not any(c.app_id == app_id and not c.ending for c in self.containers.values()):
                 self.starting.add(app_id)
 
     def attempt_ended(self, app_id: str, attempt_id: str) -> None:

@@ -2,11 +2,13 @@ package isonomy.am;
 
 import isonomy.wire.v1.AmLaunch;
 import isonomy.wire.v1.AmResource;
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
@@ -24,6 +26,8 @@ import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
 final class WorkerLaunch {
   private final Configuration conf;
   private final Credentials own;
+  /** As they were when their file system last answered: a machine that has copied them needs it for nothing else. */
+  private final Map<AmResource, LocalResource> known = new ConcurrentHashMap<>();
 
   WorkerLaunch(Configuration conf, Credentials own) {
     this.conf = conf;
@@ -63,10 +67,20 @@ final class WorkerLaunch {
 
   private LocalResource localResource(AmResource resource) throws IOException {
     Path path = new Path(resource.getUri());
-    FileStatus status = path.getFileSystem(conf).getFileStatus(path);
     LocalResourceType type = resource.getArchive() ? LocalResourceType.ARCHIVE : LocalResourceType.FILE;
-    return LocalResource.newInstance(URL.fromPath(status.getPath()), type,
-        LocalResourceVisibility.APPLICATION, status.getLen(), status.getModificationTime());
+    try {
+      FileStatus status = path.getFileSystem(conf).getFileStatus(path);
+      LocalResource found = LocalResource.newInstance(URL.fromPath(status.getPath()), type,
+          LocalResourceVisibility.APPLICATION, status.getLen(), status.getModificationTime());
+      known.put(resource, found);
+      return found;
+    } catch (IOException e) {
+      LocalResource last = known.get(resource);
+      if (last == null || e instanceof FileNotFoundException) {
+        throw e;
+      }
+      return last;
+    }
   }
 
   /** Escapes a command, because the NodeManager runs {@code bash -c "command"}. */
