@@ -201,7 +201,7 @@ class _Client:
             raise HdfsError("HDFS is away")
         return self._at.files
 
-    def write(self, path: str, data: bytes, overwrite: bool) -> None:
+    def write(self, path: str, data: bytes, overwrite: bool, permission: str) -> None:
         self._files[path] = data
 
     def rename(self, path: str, to: str) -> None:
