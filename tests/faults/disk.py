@@ -202,6 +202,7 @@ class _Client:
         return self._at.files
 
     def write(self, path: str, data: bytes, overwrite: bool, permission: str) -> None:
+        assert permission == "600", "it tells what only VIEW_APP may see"
         self._files[path] = data
 
     def rename(self, path: str, to: str) -> None:
