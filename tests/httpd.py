@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import pytest
+
 from pycontrol.bridge.endpoint import to_json
 
 
@@ -30,6 +32,13 @@ class Reply(NamedTuple):
     body: Any = b""
     status: int = 200
     headers: Mapping[str, str] = {}
+
+
+def name_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names a proxy that is not there."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @contextmanager

@@ -192,11 +192,10 @@ def _name_and_caught(pid: int) -> tuple[bytes, int]:
 
 
 def _is_loader(pid: int, parent: int | None, name: bytes, caught: int) -> bool:
+    if name == _LOADER or caught & _BY_LOADERS != _BY_LOADERS:
+        return name == _LOADER
     with contextlib.suppress(OSError):
-        commands = [
-            Path(f"/proc/{p}/cmdline").read_bytes() for p in (pid, parent) if caught & _BY_LOADERS == _BY_LOADERS
-        ]
-        return name == _LOADER or (len(commands) == 2 and commands[0] == commands[1])
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{parent}/cmdline").read_bytes()
     return False
 
 

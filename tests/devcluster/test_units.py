@@ -33,7 +33,7 @@ from pycontrol.config import ConfigError, load_topology_spec, parse
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import LeaseInterval
 from tests.cluster.rig import slowness
-from tests.httpd import Reply, serving
+from tests.httpd import Reply, name_a_proxy, serving
 
 
 def nvidia_smi(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,9 +230,7 @@ def test_a_demo_names_each_command_of_the_operators_that_fails(tmp_path: Path, m
 def test_a_cluster_is_asked_past_a_proxy_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    name_a_proxy(monkeypatch)
     said = {"nodes": {"node": [{"id": "n"}]}, "apps": {"app": [{"name": "a"}]}}
     cluster = Cluster(Layout(tmp_path), Options(), free_ports.choose([]), gpus.topology(None, "virtual"))
     with serving(lambda _: Reply(said)) as url:

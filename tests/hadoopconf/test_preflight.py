@@ -18,7 +18,7 @@ from pycontrol.config import Config, load_config
 from pycontrol.hadoopconf.check import check
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.preflight import DENIES, Machine, findings
-from tests.httpd import Reply, serving
+from tests.httpd import Reply, name_a_proxy, serving
 
 YARN = "yarn-site.xml"
 NM = "yarn.nodemanager."
@@ -281,9 +281,7 @@ def test_the_command_reads_the_folder_and_counts(tmp_path: Path) -> None:
 def test_the_clock_is_compared_past_a_proxy_even_if_the_resourcemanager_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    name_a_proxy(monkeypatch)
     with serving(lambda _: Reply(status=401, headers={"WWW-Authenticate": "Negotiate"})) as url:
         (tmp_path / YARN).write_text(
             "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
