@@ -76,7 +76,6 @@ WIRE_ASK = pb.Ask(
     count=2,
     only_on=["n1"],
     node_label_expression="",
-    placement_constraint="in,node,x",
     master=True,
 )
 ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",), "", True)
@@ -108,7 +107,7 @@ CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1"
         ({"container_allocated": WIRE_CONTAINER}, ContainerUp(CONTAINER)),
         ({"container_running": WIRE_CONTAINER}, ContainerUp(CONTAINER, running=True)),
         (
-            {"container_completed": pb.ContainerCompleted(container_id="c1", exit_status=-102, diagnostics="d")},
+            {"container_completed": pb.ContainerCompleted(container_id="c1", exit_status=-102)},
             ContainerGone("c1"),
         ),
         (

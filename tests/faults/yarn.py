@@ -362,9 +362,7 @@ class ResourceManager:
         if self.containers.pop(c.container_id, None) is None:
             return
         c.state = {"KILL": "KILLED", "RELEASED": "RELEASED", "EXPIRE": "EXPIRED"}.get(event, "COMPLETED")
-        end = pb.ContainerCompleted(
-            container_id=c.container_id, app_id=c.app_id, node_id=c.node_id, exit_status=status, diagnostics=why
-        )
+        end = pb.ContainerCompleted(container_id=c.container_id, app_id=c.app_id, node_id=c.node_id, exit_status=status)
         if event == "FINISHED" or before == "ALLOCATED":
             self.plugin.emit(container_completed=end)
         else:
