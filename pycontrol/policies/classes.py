@@ -27,7 +27,8 @@ def in_classes(
     bids: Mapping[str, Bid],
     of: Callable[[AppView], int] = lambda view: view.priority,
 ) -> Plan:
-    """The combined plan of all classes, the highest `of` first; `decide` is called once per class.
+    """The combined plan of all classes, the highest `of` first; `decide` is called once per class, with the memory of
+    the plan for the class before and without the GPUs held for it.
 
     Statistics of solves are summed; other fields come from the plan of the lowest class.
     """
@@ -44,10 +45,12 @@ def in_classes(
         )
         homes = [gang for v in snapshot.apps if of(v) < priority for gang in v.ending_gangs]
         plan = _beside(homes, plan, views, snapshot, left)
+        take(free, (hold.gang for hold in plan.holds))
         for award in plan.awards:
             take(free, award.gangs)
             for name in here[award.app_id]:
                 left_gpus[name] -= sum(map(gang_gpus, award.gangs))
+        snapshot = replace(snapshot, memory=plan.memory)
         plans.append(plan)
     return replace(
         plans[-1],
@@ -58,6 +61,7 @@ def in_classes(
         gap=max(p.gap for p in plans),
         solve_s=sum(p.solve_s for p in plans),
         why={a: why for p in plans for a, why in p.why.items()},
+        holds=tuple(hold for p in plans for hold in p.holds),
     )
 
 
@@ -66,9 +70,8 @@ def _beside(
 ) -> Plan:
     """The plan with its new gangs moved off the `homes` of lower classes, if other GPUs are as close together."""
     spare = FreeIndex(free, snapshot.topology)
-    for award in plan.awards:
-        for gang in award.gangs:
-            spare.take(gang)
+    for gang in (*(g for award in plan.awards for g in award.gangs), *(hold.gang for hold in plan.holds)):
+        spare.take(gang)
     lost = [home for home in homes if not _taken(spare, home)]
     view_of = {v.app_id: v for v in views}
     awards = []

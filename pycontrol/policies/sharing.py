@@ -1,9 +1,10 @@
 """The base of policies by shares: turns a snapshot into a share problem, and shares into gangs on hosts.
 
 A tenant is an app's user, its queue, or the app itself. A tenant's apps with the same speedup vector form a virtual
-user, which gets a part of the tenant's weight in proportion to 1 + the highest priority of its apps (OEF, section
-4.2.4). Shares never exceed demand. A tenant's deviation is what it was due less what it held, over time. Between two
-rounds that gave something, both are as the first left them: how many rounds were held makes no difference.
+user, boosted ones another; each gets a part of the tenant's weight in proportion to 1 + the highest priority of its
+apps (OEF, section 4.2.4). Shares never exceed demand. A tenant's deviation is what it was due less what it held, over
+time. Between two rounds that gave something, both are as the first left them: how many rounds were held makes no
+difference.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Shared:
     def _name(self, view: AppView) -> str:
         """The name of the app's virtual user."""
         kinds = ", ".join(f"{t} {view.demand.speed_on(t):g}" for t in self.known_types)
-        return f"{self._tenant(view)} ({kinds})"
+        return f"{self._tenant(view)} ({kinds})" + ", boosted" * is_boosted(view)
 
     def _tenant(self, view: AppView) -> str:
         return {"user": view.user, "queue": view.queue, "app": view.app_id}[self.policy.tenant]
@@ -158,7 +159,8 @@ class Shared:
         lost_s = {a: at_s for a, at_s in old.lost_s.items() if a not in held and (a in self.users or a in s.present)}
         lost_s |= {v.app_id: s.now_s for v in self.views if v.ending_gangs and v.app_id not in held}
         users = known | {a: u.name for a, u in self.users.items()}
-        holds = {a: self._until_s(a) for a, _ in hosts.held}
+        others = {a: t for a, t in old.holds.items() if a in s.present and a not in self.users and t > s.now_s}
+        holds = others | {a: self._until_s(a) for a, _ in hosts.held}
         return ShareMemory(s.now_s, accounts, users, held, lost_s, holds)
 
     def _weight(self, tenant: str) -> float:

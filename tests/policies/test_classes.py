@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot, snapshots
-from pycontrol.model.auction import AppView, Bid, BidRow, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import AppView, Bid, BidRow, Hold, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
 from pycontrol.policies.classes import in_classes
 from pycontrol.policies.policy_port import Policy
@@ -84,6 +84,21 @@ def test_one_priority_is_one_decision() -> None:
     s = snapshot(app("a", priority=3), app("b", priority=3))
     in_classes(decide, s, {})
     assert calls == [s]
+
+
+def test_lower_priorities_get_the_memory_of_the_higher_and_nothing_that_is_held_for_it() -> None:
+    seen: list[Snapshot] = []
+
+    def decide(s: Snapshot, _: object) -> Plan:
+        seen.append(s)
+        app_id = s.apps[0].app_id
+        return Plan("r1", (), memory={**s.memory, app_id: 1}, holds=(Hold(app_id, (("n1", 3 - len(seen)),), 9.0),))
+
+    s = snapshot(app("high", priority=3), app("low"), free={"n1": 4})
+    plan = in_classes(decide, replace(s, memory={"before": 1}), {})
+    assert [x.free for x in seen] == [{"n1": 4}, {"n1": 2}]
+    assert plan.memory == {"before": 1, "high": 1, "low": 1}
+    assert [hold.app_id for hold in plan.holds] == ["high", "low"]
 
 
 @settings(max_examples=150, deadline=None)

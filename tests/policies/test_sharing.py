@@ -16,7 +16,7 @@ from pycontrol.lab.oef.placers import Placed
 from pycontrol.lab.policies.gandiva_fair import GandivaFair
 from pycontrol.lab.policies.gavel import Gavel
 from pycontrol.lab.shares.gavel_shares import Objective
-from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import BOOSTED, AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.oef import Oef
@@ -99,6 +99,16 @@ def test_a_gang_has_one_type_and_stays() -> None:
             assert all(len({TOP.machines[h].gpu_type for h, _ in g}) == 1 for g in gangs)
     assert world.moved == 0
     assert sum(gang_gpus(g) for gangs in world.held.values() for g in gangs) == 16
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=lambda p: f"{p.name}-{list(vars(p).values())[-1]}")
+def test_boosted_gangs_take_turns_as_others_do(policy: Sharing) -> None:
+    """A class of apps served before others was forgotten after each round, so the second gang never was the first."""
+    apps = [tenant_app(f"a{k}", f"u{k}", 1.0, 16, 1, priority=BOOSTED) for k in range(2)]
+    world = Rounds(policy, *apps, tenant_app("other", "u1", 1.0))
+    world.run(60)
+    turns = [world.total[v.app_id].total() / 16 for v in apps]
+    assert min(turns) >= 20, turns
 
 
 def test_no_app_waits_forever() -> None:
