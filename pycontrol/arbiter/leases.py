@@ -203,12 +203,18 @@ def mend(
     """Gives a gang with an Agent free GPUs for those that it loses, for the time that its leases last.
 
     They join its grant, and the others keep their places; the job resumes from its checkpoint on all of them. Returns
-    what is to be sent to the Agent; None if nothing is left of the gang, or no free GPUs suit it: then a round decides.
+    what is to be sent to the Agent; None if nothing is left of the gang, or no free GPUs suit it, or its limits do not
+    allow them: then a round decides.
     """
     gone = set(gpus_in(gang)).intersection(lost)
     kept = [gpu for gpu in gpus_in(gang) if gpu not in gone]
     agent, first = s.agents.get(gang[0].app_id), s.durable.leases.get(kept[0]) if kept else None
-    if agent is None or agent.demand.within or first is None or suspended(s, now_s) or s.over(first.app_id, now_s):
+    if agent is None or agent.demand.within or first is None or suspended(s, now_s):
+        return None
+    ended = len(gone.difference(s.durable.leases))
+    if any(
+        room < ended for room in s.rooms(first.app_id, now_s).values()
+    ):  # a limit was lowered, or the cluster shrank
         return None
     gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed(first.app_id))
     if not gpus:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseMended, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING
+from pycontrol.arbiter.state import SET_LIMITS
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Queue
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies.registry import names
@@ -89,6 +93,25 @@ def test_without_free_gpus_that_suit_it_a_round_decides(how: str, wishes: dict[s
     assert mended(w) == []
     w.wait(9)
     assert not w.places("wide"), "the rest is given back"
+
+
+@pytest.mark.parametrize("how", ["machine", "gpu"])
+@pytest.mark.parametrize(("most", "within"), [(3.0, False), (4.0, True)])
+def test_a_gang_beyond_a_limit_that_was_lowered_gets_no_gpus_for_those_that_it_loses(
+    how: str, most: float, within: bool
+) -> None:
+    w = running()
+    w.submit(ev.OperatorCommand(SET_LIMITS, "queue root.q", "root", values={"gpus": most}))
+    lose(w, how, sorted(w.places("wide"))[-1])
+    assert bool(mended(w)) == within
+
+
+def test_a_gang_is_not_mended_beyond_what_its_queue_may_have_of_the_machines_that_are_left() -> None:
+    w = running()
+    w.submit(dataclasses.replace(w.snapshot(), queues=(Queue("root.q", 0.5, 0.5),)))
+    w.wait(10)
+    w.lose_node(sorted(w.places("wide"))[-1])
+    assert mended(w) == [], "half of six GPUs"
 
 
 def test_segments_stay_whole() -> None:
