@@ -16,11 +16,12 @@ lease that began half a lease before, or just before the end.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
+from pycontrol.auction.handout import ByKey, Caps, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, fitting, take
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.filling import Filling
@@ -179,7 +180,7 @@ def _fill(first: list[_First], s: Snapshot, typed: bool, stay: bool) -> dict[str
     """App -> its gangs; with `stay` every app keeps its present ones before any gets others."""
     wanted = {f.view.app_id: _wanted(f) for f in first}
     got: dict[str, list[Gang]] = {}
-    give = gangs_of(FreeIndex(s.free, s.topology))
+    give = gangs_of(FreeIndex(s.free, s.topology), Caps(s.apps))
     for staying in (True, False) if stay else (False,):
         takers = []
         for f in first:
@@ -200,8 +201,9 @@ def _held(first: list[_First], got: Mapping[str, list[Gang]], s: Snapshot) -> tu
 
     A lease that began now might not have started when the others end: its machine would not be free for a whole lease.
     """
-    end_s = next_end_s(s)
-    waiting = next((f.view for f in first if len(got.get(f.view.app_id, ())) < _wanted(f)), None)
+    end_s, caps = next_end_s(s), Caps(s.apps)
+    lacking = (f.view for f in first if len(got.get(f.view.app_id, ())) < _wanted(f))
+    waiting = next((view for view in lacking if caps.of(view) >= view.demand.gang_gpus), None)
     if waiting is None or not s.free or end_s - s.now_s > YOUNG_LEADS * s.lead_s:
         return ()
     large = [pair for pair in s.free.items() if s.topology.gpus_by_host[pair[0]] >= waiting.demand.gang_gpus]
@@ -211,16 +213,19 @@ def _held(first: list[_First], got: Mapping[str, list[Gang]], s: Snapshot) -> tu
 
 def _without(s: Snapshot, got: Mapping[str, list[Gang]]) -> Snapshot:
     """The snapshot after these gangs were given: not on offer, and retained by their apps."""
-    free = dict(s.free)
-    for gangs in got.values():
+    free, new = dict(s.free), Counter[str]()
+    for v in s.apps:
+        gangs = got.get(v.app_id, [])
         take(free, gangs)
-    views = tuple(_holding(v, got[v.app_id]) if v.app_id in got else v for v in s.apps)
+        new.update(dict.fromkeys(v.rooms, sum(map(gang_gpus, less(gangs, v.ending_gangs)))))
+    views = tuple(_holding(v, got.get(v.app_id, []), new) for v in s.apps)
     return replace(s, free={host: n for host, n in free.items() if n > 0}, apps=views)
 
 
-def _holding(v: AppView, gangs: list[Gang]) -> AppView:
+def _holding(v: AppView, gangs: list[Gang], new: Mapping[str, int]) -> AppView:
+    """The view with these gangs. `new`: limit -> GPUs that its apps got besides those that they keep."""
     left = less(v.ending_gangs, gangs)
-    gpus = sum(map(gang_gpus, gangs))
+    gpus, kept_gpus = (sum(map(gang_gpus, x)) for x in (gangs, less(v.ending_gangs, left)))
     kept = replace(v, retained_gpus=v.retained_gpus + gpus, retained_gangs=(*v.retained_gangs, *gangs))
-    rooms = {name: room - gpus for name, room in v.rooms.items()}
+    rooms = {name: room - kept_gpus - new[name] for name, room in v.rooms.items()}
     return replace(kept, ending_gangs=tuple(left), ending=v.ending if left else frozenset(), rooms=rooms)

@@ -188,6 +188,31 @@ def test_no_app_gets_more_than_the_offer_or_than_it_can_use() -> None:
         memory = plan.memory
 
 
+def test_an_app_at_a_limit_takes_no_gpus_from_the_others_though_its_private_cluster_would_have_run_it_there() -> None:
+    """The private cluster knows no limits. Others used to lose their leases to gangs that were refused then."""
+    two = Topology.of([Machine(f"m{k}", "r", 4) for k in range(2)])
+    on, home = {"m0": 4, "m1": 4}, (("m0", 4),)
+    wide = app("wide", 4, 8000.0, 0.0)
+    wide = dataclasses.replace(wide, demand=dataclasses.replace(wide.demand, gangs=2), rooms={"user u": 4})
+    other = app("other", 4, 4000.0, 10.0)
+    first = decide(dataclasses.replace(snapshot(0.0, 4, wide), free=on, topology=two))
+    assert {a.app_id: len(a.gangs) for a in first.awards} == {"wide": 1}
+    views = dataclasses.replace(wide, ending_gangs=(home,)), dataclasses.replace(other, ending_gangs=((("m1", 4),),))
+    s = dataclasses.replace(snapshot(95.0, 4, *views, memory=first.memory), free=on, topology=two, lead_s=6.0)
+    found = decide(s)
+    assert {a.app_id: a.gangs for a in found.awards} == {"wide": (home,), "other": ((("m1", 4),),)}
+    waiting = dataclasses.replace(s, apps=(views[0], other), free={"m1": 4})
+    assert not decide(waiting).holds, "nothing is held for it"
+
+
+def test_what_apps_of_an_account_get_first_counts_for_its_others() -> None:
+    rooms = {"user u": 2}
+    memory = decide(snapshot(0.0, 4, *(app(a, n, 400.0, 0.0) for a, n in (("z1", 1), ("z2", 1), ("away", 2))))).memory
+    apps = [*(app(f"z{k}", 1, 400.0, k, rooms=rooms) for k in (1, 2, 3)), app("other", 2, 400.0, 9.0)]
+    found = decide(snapshot(10.0, 4, *apps, memory=memory, present="away"))
+    assert won(found) == ["z1", "z2", "other"]
+
+
 def test_a_declaration_that_grows_continues_in_the_schedule() -> None:
     memory = decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0))).memory
     ended = decide(snapshot(20.0, 4, app("a", 4, 40.0, 0.0), memory=memory))
