@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from pycontrol.auction.handout import ByKey, Caps, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, fitting, take
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.policies.classes import is_boosted
 from pycontrol.policies.filling import Filling
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.policy_port import Policy
@@ -140,7 +141,7 @@ def _memory(schedule: PrivateSchedule, inner: Mapping[str, Any]) -> dict[str, An
 
 
 def _first(schedule: PrivateSchedule, next_leases: PrivateSchedule, s: Snapshot) -> list[_First]:
-    """The apps that go first, in order."""
+    """The apps that go first, in order: a boosted one comes before the others."""
     overdue, mirrored, behind = [], [], []
     for v in s.apps:
         app = next_leases.apps[v.app_id]
@@ -155,7 +156,8 @@ def _first(schedule: PrivateSchedule, next_leases: PrivateSchedule, s: Snapshot)
         elif -ahead > BEHIND * app.need:
             why = f"it is {-ahead:.0f} GPU-s behind its private cluster"
             behind.append((ahead, v.app_id, _First(v, max(1, app.width), (), why)))
-    return [entry for group in (overdue, mirrored, behind) for *_, entry in sorted(group, key=lambda x: x[:2])]
+    found = (entry for group in (overdue, mirrored, behind) for *_, entry in sorted(group, key=lambda x: x[:2]))
+    return sorted(found, key=lambda f: -is_boosted(f.view))
 
 
 def _placed(first: list[_First], s: Snapshot, typed: bool) -> tuple[dict[str, list[Gang]], dict[str, str]]:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pycontrol.model.auction import AppView, Demand, Hold, Plan, Snapshot
+from pycontrol.model.auction import BOOSTED, AppView, Demand, Hold, Plan, Snapshot
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.on_schedule import KEEPS, NoSchedule, OnSchedule, one_type, policy_memory
@@ -203,6 +203,14 @@ def test_an_app_at_a_limit_takes_no_gpus_from_the_others_though_its_private_clus
     assert {a.app_id: a.gangs for a in found.awards} == {"wide": (home,), "other": ((("m1", 4),),)}
     waiting = dataclasses.replace(s, apps=(views[0], other), free={"m1": 4})
     assert not decide(waiting).holds, "nothing is held for it"
+
+
+@pytest.mark.parametrize("priority", [0, BOOSTED])
+def test_a_boosted_app_comes_before_one_that_would_have_ended(priority: int) -> None:
+    memory = decide(snapshot(0.0, 4, app("late", 4, 80.0, 0.0))).memory
+    late = app("late", 4, 80.0, 0.0, ending_gangs=((("m0", 4),),))
+    found = decide(snapshot(99.0, 4, late, app("b", 4, 400.0, 90.0, priority=priority), memory=memory))
+    assert won(found) == ["b" if priority else "late"]
 
 
 def test_what_apps_of_an_account_get_first_counts_for_its_others() -> None:
