@@ -248,6 +248,8 @@ class AgentEvents:
         self.clerk.refresh_kind(e.app_id)
         own_as_asked(s, self.clerk, e.app_id)
         s.ledger.note_demand(e.app_id, e.demand.gpus)
+        if e.demand.job_demand_max > e.demand.gang_gpus:  # each time, as a journal may begin here
+            self.clerk.record(facts.AppChanged(e.app_id, {"elastic": True}))
         self.clerk.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), _held_grants(s, e.app_id)))
         if e.app_id in s.agents.terminating:
             self.clerk.emit(ev.SendFinish(e.app_id, "ended by the operator"))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.ledger.facts import AppEnded, ClockBehind, Fact, LeaseGranted, LeaseStarted, RoundHeld
+from pycontrol.arbiter.ledger.facts import (
+    AppChanged,
+    AppEnded,
+    ClockBehind,
+    Fact,
+    LeaseGranted,
+    LeaseStarted,
+    RoundHeld,
+)
 from pycontrol.audit.guarantees import GuaranteedGpus
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import OVERWRITTEN, IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
@@ -43,6 +51,8 @@ class History:
     """By application."""
     gang_sizes: dict[str, set[int]] = field(default_factory=dict)
     """Sizes of the gangs that rounds awarded, by application."""
+    elastic: set[str] = field(default_factory=set)
+    """Applications whose jobs divide and join what rounds awarded."""
     jobs: dict[tuple[str, str], list[GangSize]] = field(default_factory=dict)
     problems: list[JournalProblem] = field(default_factory=list)
     claims: GuaranteedGpus = field(default_factory=GuaranteedGpus)
@@ -75,6 +85,8 @@ class History:
         match fact:
             case AppEnded():
                 self.ended_s.setdefault(fact.app_id, fact.at_s)
+            case AppChanged() if fact.changes.get("elastic"):
+                self.elastic.add(fact.app_id)
             case RoundHeld():
                 for award in fact.receipt.done.awards:
                     sizes = self.gang_sizes.setdefault(award.app_id, set())

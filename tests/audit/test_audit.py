@@ -15,9 +15,14 @@ from pycontrol.arbiter.ledger import facts as f
 from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import Evidence, EvidenceError, YarnRecords, add_event, read_evidence, read_rm_log
 from pycontrol.audit.history import History
+from pycontrol.lab.clusters import uniform
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
+from pycontrol.policies.registry import make
+from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.web.scene import Scene
 
 APP, OTHER = "application_17_0001", "application_17_0002"
@@ -339,6 +344,20 @@ def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     found = run.audit()
     assert found["violations"] == []
     assert found["checked"]["outlived_on_lost_nodes"] == 2
+
+
+@pytest.mark.parametrize("policy", ["tiresias", "oef"])
+def test_elastic_jobs_that_join_what_rounds_awarded_are_no_parts_of_gangs(policy: str) -> None:
+    """Eight gangs of one GPU become a gang of eight, long before a renewal names it."""
+    trace = TraceApp("elastic", 0.0, 1, ((8 * 150.0,),), job_gpus_max=8)
+    control = SimulationSettings(arbiter=dataclasses.replace(ARBITER, lease_s=300.0))
+    sim, facts = Simulator(Workload("w", (trace,)), uniform(1, 8), make(policy), control), []
+    sim.watchers.append(lambda told: facts.extend((0, sim.now, x) for x in told))
+    sim.run()
+    history = History.of(facts)
+    assert max(x.gpus for x in history.jobs["elastic", "p0j0"]) == 8
+    found = audit(history, Evidence(), YarnRecords([], None), sim.now, GANG_DEADLINE_S, LEAD_S)
+    assert [x["kind"] for x in found["violations"]] == []
 
 
 def test_an_adopted_container_counts_for_its_gang() -> None:

@@ -79,6 +79,8 @@ class AppRecord:
     """The part of `attained_gpu_s` that launches on new grants take on this cluster; 0 until it was measured."""
     demand_gpus: int = 0
     """Largest demand seen, GPUs."""
+    elastic: bool = False
+    """Whether its jobs run on a varying number of GPUs."""
     best: dict[str, Any] | None = None
     done: bool = False
     model_path: str = ""
