@@ -33,6 +33,9 @@ FIRST_S = 5.0
 VIEW_SHARE = 0.1
 """The part of a core that one view may take, whoever asks for it: a costly one is served for longer."""
 ANSWERS_KEPT = 64
+"""The most answers. One without parameters stays: what a single caller asks for must not push out what all share."""
+Key = tuple[str | tuple[str, str], ...]
+"""A view's path and its parameters."""
 
 
 class Camera:
@@ -118,7 +121,7 @@ class Pictures:
 
     def __init__(self, driver: Driver, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._clock_s, self._camera = driver, clock_s, Camera()
-        self._answers = OrderedDict[Any, _Answer]()
+        self._answers = OrderedDict[Key, _Answer]()
         self._keeping = threading.Lock()
         self._taking = threading.Lock()
         self._newest: Picture | None = None
@@ -128,7 +131,7 @@ class Pictures:
         """Expire the present picture, so that the next reader sees the effect of a command."""
         self._expired_s = self._clock_s()
 
-    def answer(self, key: Any, view: Callable[[Arbiter, float], dict[str, Any]], live: bool = False) -> dict[str, Any]:
+    def answer(self, key: Key, view: Callable[[Arbiter, float], dict[str, Any]], live: bool = False) -> dict[str, Any]:
         """The view called `key` of a fresh picture, made once for all who ask: those who come meanwhile wait for it.
 
         `live`: of the state itself, on the Arbiter's thread. Raises what `view` raises, TimeoutError or Overloaded.
@@ -142,7 +145,7 @@ class Pictures:
             answer = self._answers.setdefault(key, _Answer())
             self._answers.move_to_end(key)
             if len(self._answers) > ANSWERS_KEPT:
-                self._answers.popitem(last=False)
+                del self._answers[next(k for k in self._answers if len(k) > 1)]
         with answer.making:
             age_s = self._clock_s() - answer.taken_s
             if answer.taken_s <= self._expired_s or age_s >= answer.cost_s / VIEW_SHARE:

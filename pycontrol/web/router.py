@@ -276,7 +276,7 @@ class Router:
         def view(a: Arbiter, now_s: float) -> dict[str, Any]:
             return {"text": self.feed.metrics.text(a, views.gpu_counts(a), now_s)}
 
-        return str(self.pictures.answer("metrics", view)["text"])
+        return str(self.pictures.answer(("metrics",), view)["text"])
 
     def _token(self, request: RestRequest) -> dict[str, Any]:
         """A token for an app that is about to be submitted, or was, by this user; registration checks both."""

@@ -115,6 +115,16 @@ def test_the_same_query_of_the_same_picture_is_computed_once(monkeypatch: pytest
     assert scene.get("explain", app=LATE)["app"]["app_id"] == LATE
 
 
+def test_what_one_caller_asks_for_does_not_push_out_what_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "FRESH_S", 1e9)
+    scene = Scene(run_s=10)
+    shared = scene.get("trends")
+    for n in range(2 * pictures.ANSWERS_KEPT):
+        scene.get("trends", app=f"none_{n}")
+    assert scene.get("trends") is shared
+    assert len(scene.router.pictures._answers) == pictures.ANSWERS_KEPT
+
+
 @pytest.mark.parametrize("live", [False, True])
 def test_a_costly_view_is_served_for_longer_and_a_command_ends_that(
     monkeypatch: pytest.MonkeyPatch, live: bool
@@ -130,11 +140,11 @@ def test_a_costly_view_is_served_for_longer_and_a_command_ends_that(
         return {}
 
     for clock[0] in (100.0, 101.0, 101.9, 102.0, 102.5):
-        found.answer("costly", costly, live)
+        found.answer(("costly",), costly, live)
     assert made == [100.0, 102.0]
     found.expire()
     clock[0] = 102.6
-    found.answer("costly", costly, live)
+    found.answer(("costly",), costly, live)
     assert made == [100.0, 102.0, 102.6]
 
 
@@ -150,10 +160,10 @@ def test_readers_of_one_view_wait_for_the_one_who_makes_it(monkeypatch: pytest.M
         return {}
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(found.answer, "slow", slow)
+        first = pool.submit(found.answer, ("slow",), slow)
         assert begun.wait(30)
-        second = pool.submit(found.answer, "slow", slow)
-        assert found.answer("other", lambda a, now_s: {"made": True}) == {"made": True}, "others do not wait"
+        second = pool.submit(found.answer, ("slow",), slow)
+        assert found.answer(("other",), lambda a, now_s: {"made": True}) == {"made": True}, "others do not wait"
         go_on.set()
         assert first.result(30) is second.result(30)
     assert made == [1]
