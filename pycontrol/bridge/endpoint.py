@@ -296,7 +296,7 @@ class BridgeEndpoint:
     def _query_once(self, request: pb.Request) -> pb.Response:
         """Answer a query, in its user's turn; a repeated one that changes state gets its first answer again."""
         query = request.query
-        turn = self._turns.of(query.user, waits=query.path == "events" and "wait_s" in query.parameters)
+        turn = self._turns.of(query.user, waits=query.path.strip("/") == "events" and "wait_s" in query.parameters)
         try:
             with contextlib.nullcontext() if query.admin else turn:  # who is trusted with the cluster does not wait
                 return self.query(query) if query.method == "GET" or not request.id else self._act_once(request)
