@@ -40,11 +40,11 @@ def pause_command(end: bool, output: str) -> None:
 
 
 @click.command("boost")
-@click.argument("target", metavar="APP|USER")
+@click.argument("target", nargs=-1, required=True, metavar="APP|USER")
 @click.option("--for", "length", metavar="TIME", help="How long: 4h, 90m, 2d; at most 30d.")
 @click.option("--end", is_flag=True, help="End the boost now.")
 @output_option
-def boost_command(target: str, length: str | None, end: bool, output: str) -> None:
+def boost_command(target: tuple[str, ...], length: str | None, end: bool, output: str) -> None:
     """Put APP, or all apps of USER, first in its virtual cluster for a time. For admins.
 
     It works under every policy. Limits hold, GPUs of other virtual clusters stay theirs, and what runs keeps its GPUs
@@ -53,11 +53,12 @@ def boost_command(target: str, length: str | None, end: bool, output: str) -> No
     \b
     isonomy boost my-sweep --for 4h
     isonomy boost ann --end
+    isonomy boost user ann --for 4h  # where an app is called ann, too
     """
     if (length is None) == (not end):
         raise Misused("give either --for TIME, as --for 4h, or --end")
     for_s = 0 if length is None else max(1, int(duration_s(length, "--for")))
-    _do("boost", output, target=target, for_s=str(for_s))
+    _do("boost", output, target=" ".join(target), for_s=str(for_s))
 
 
 @click.command("budget")

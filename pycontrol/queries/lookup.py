@@ -76,19 +76,21 @@ def find_app(a: Arbiter, params: Mapping[str, str]) -> str:
 
 
 def find_target(a: Arbiter, params: Mapping[str, str]) -> str:
-    """What a boost is for, `app ID` or `user NAME`: the parameter `target` names either as in `find_app`; raises
-    Refusal."""
+    """What a boost is for, `app ID` or `user NAME`: the parameter `target` is a user, also as the latter, or names an
+    app as in `find_app`; raises Refusal."""
     text = params.get("target", "")
     seen = {x.user for x in a.durable.apps.values()} | {x.user for x in a.cluster.apps.values()}
-    user = text in seen | a.settings.accounts.users.keys()
+    user = text.removeprefix(USER) in seen | a.settings.accounts.users.keys()
+    if user and text.startswith(USER):
+        return text
     try:
         app_id = find_app(a, {"app": text})
     except Refusal as e:
-        if user:
+        if user and e.status == 404:
             return USER + text
-        raise Refusal(e.status, str(e).replace("app", "target", 1)) from e
+        raise Refusal(e.status, str(e).replace("app", "target", 1) + f", or: {USER}{text}" * user) from e
     if user:
-        raise Refusal(400, f"target: {text} names an app and a user; give the app's id, {app_id}, or end the app")
+        raise Refusal(400, f"target: {text} names an app and a user; give the app's id, {app_id}, or: {USER}{text}")
     if app_id in a.durable.ended:
         raise Refusal(409, f"target: {app_id} has ended")
     return APP + app_id

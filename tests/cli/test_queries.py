@@ -114,6 +114,8 @@ def test_verbs(rm: Rm) -> None:
 def test_a_boost_is_seen_until_it_ends(rm: Rm) -> None:
     assert "first in its virtual cluster for 1.5 h" in ok(rm, "boost", LATE, "--for", "1h30m", user=ADMIN)
     assert "first in its virtual cluster for 4 h" in ok(rm, "boost", LATE, "--for", "4h", user=ADMIN)
+    assert "first in its virtual cluster for 4 h" in ok(rm, "boost", "user", "u", "--for", "4h", user=ADMIN)
+    assert "boosted no more" in ok(rm, "boost", "user u", "--end", user=ADMIN)
     for args in (("status",), ("queue",), ("explain", LATE)):
         assert "boosted by root until" in ok(rm, *args)
     assert "boosted no more" in ok(rm, "boost", LATE, "--end", user=ADMIN)

@@ -1,5 +1,6 @@
 """Permissions: a closed table of routes, commands for admins, tokens for the app's own user."""
 
+import dataclasses
 import html
 import threading
 from typing import Any
@@ -169,6 +170,18 @@ def test_an_admin_boosts_an_app_or_a_user_until_an_end(scene: Scene) -> None:
     assert scene.get("status")["boosts"] == []
     assert post(target="u", for_s="60")["target"] == "user u"
     assert all(r["boost"] for r in scene.get("queue")["apps"] if r["user"] == "u")
+
+
+def test_a_boost_of_a_name_that_apps_and_a_user_have_says_how_to_tell_which(scene: Scene) -> None:
+    apps = scene.world.arbiter.cluster.apps
+    for twins in ([LATE], [LATE, EARLY]):
+        for app_id in twins:
+            apps[app_id] = dataclasses.replace(apps[app_id], name="u")
+        status, text = scene.error("POST", "boost", user="root", admin=True, target="u", for_s="60")
+        assert (status, text[-12:]) == (400, ", or: user u"), text
+        assert all(app_id in text for app_id in twins)
+    params = {"target": "user u", "for_s": "60"}
+    assert scene.router.handle("POST", "boost", params, "root", True)[1]["target"] == "user u"
 
 
 @pytest.mark.parametrize(
