@@ -257,11 +257,10 @@ class AgentEvents:
 
     def lost(self, e: ev.AgentLost, now_s: float) -> None:
         """Its stream ended."""
-        early = self._early.get(e.app_id)
-        if early is not None and any(isinstance(x, ev.AgentDone) for x in early):
-            early.append(e)  # its result still counts
+        early = self._early.pop(e.app_id, ())
+        if e.app_id not in self.s.durable.ended and any(isinstance(x, ev.AgentDone) for x in early):
+            self._early[e.app_id] = [*early, e]  # its result still counts
             return
-        self._early.pop(e.app_id, None)
         self.s.agents.disconnected(e.app_id)
         self._gone(e.app_id, now_s)
 

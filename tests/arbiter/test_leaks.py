@@ -77,6 +77,13 @@ def batch(m: Mini, first: int, n: int) -> None:
             m.send(ev.AgentDone(name, True))
             m.send(ev.AgentLost(name))
         m.send(ev.AppRemoved(name, "FINISHED"))
+        if k % 3:  # a stream that broke meanwhile comes back
+            for e in (
+                ev.AgentUp(name, f"{name}_1", "asha", Demand(1, 1)),
+                ev.AgentDone(name, True),
+                ev.AgentLost(name),
+            ):
+                m.send(e)
         m.send(ev.ContainerGone(f"c{k}"))
         m.effects.clear()
         m.facts.clear()
