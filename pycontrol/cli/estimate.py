@@ -136,6 +136,7 @@ def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
     collect(state)
     collect([row[:2] for row in (*durable["plain"], *durable["uses"])])
     collect({"host": [gpu.host for lease in durable["leases"] for gpu in load_lease(lease).gpus]})
+    names |= {name: names[f"root.{name}"] for name in names if f"root.{name}" in names}
     names |= {f"{name} (borrowed)": f"{new} (borrowed)" for name, new in names.items()}
     some = "|".join(re.escape(n) for n in sorted(names, key=len, reverse=True))
     whole = re.compile(rf"(?<![^\W_])(?:{some})(?![^\W_])" if some else r"(?!)")

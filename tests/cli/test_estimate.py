@@ -202,6 +202,12 @@ def test_no_name_of_a_rich_state_is_left() -> None:
     assert scene.cluster.switch == dataclasses.replace(a.cluster.switch, by=scene.cluster.switch.by)
 
 
+def test_without_names_a_queue_is_still_the_same_with_and_without_root() -> None:
+    state = {"queues": [{"path": "root.prod"}], "vcs": [{"name": "prod"}]}
+    hidden = anonymous({**state, "durable": {"apps": [], "leases": [], "plain": [], "uses": []}})
+    assert hidden["queues"][0]["path"] == hidden["vcs"][0]["name"] != "prod"
+
+
 def test_an_estimate_is_shown_with_its_range() -> None:
     assert screens.estimate(None, None, 0, 0.0) == "-"
     assert screens.estimate([60.0, 600.0, None], None, 0, 0.0) == "starts in ~10 min (60 s or more)"
