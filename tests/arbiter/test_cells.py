@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.arbiter.round.candidates import remembered
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch
 from pycontrol.model.events import (
@@ -237,6 +238,19 @@ def test_gpus_that_were_not_in_the_file_for_a_while_are_not_promised_to_others(g
     m.run(20)
     assert owned_gpus(m) == {"a": 8 if gpus == 8 else 4, "b": 4}
     assert not list(m.a.durable.reservations.each())
+
+
+@pytest.mark.parametrize("before", ["root.", ""])
+def test_a_policy_remembers_a_virtual_cluster_with_and_without_root(before: str) -> None:
+    m = mini(NODES4.replace("root.", before))
+    m.start_app("a", 4, 2, "root.a")
+    m.app("b", 4, 2, "root.a")
+    m.run(20)
+    memory = remembered(m.a.holdings, f"{before}a", m.policy.name)
+    assert memory
+    m.a.reconfigure(layout_of(NODES4.replace("root.", "" if before else "root.")), m.now)
+    assert remembered(m.a.holdings, m.a.durable.apps["a"].vc, m.policy.name) == memory
+    assert m.a.durable.apps["a"].vc != f"{before}a"
 
 
 def test_the_unchanged_file_takes_no_guarantee() -> None:

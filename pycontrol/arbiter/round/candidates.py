@@ -126,8 +126,12 @@ REMEMBERED_BY = "remembered_by"
 
 
 def remembered(s: Holdings, key: str, policy: str) -> dict[str, Any]:
-    """The memory of the policy of this name; empty if another policy wrote it. Old journals do not name the policy."""
-    memory = dict(s.durable.memory.get(key, {}))
+    """The memory of the policy of this name; empty if another policy wrote it. Old journals do not name the policy.
+
+    A cells file may have named the virtual cluster with or without `root.` before.
+    """
+    kept, bare = s.durable.memory, key.removeprefix("root.")
+    memory = dict(kept.get(key) or kept.get(bare) or kept.get(f"root.{bare}", {}))
     return memory if memory.pop(REMEMBERED_BY, policy) == policy else {}
 
 
