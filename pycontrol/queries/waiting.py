@@ -30,7 +30,7 @@ class Waiting:
 
     def __init__(self, a: Arbiter, now_s: float) -> None:
         self._a, self._now_s, self._rules = a, now_s, Eligibility(a.holdings)
-        self._texts: dict[tuple[object, ...], str] = {}
+        self._texts: dict[tuple[object, ...], tuple[str, set[str], str]] = {}
 
     def told(self, app_id: str, demand: Demand | None, why: Reason) -> tuple[Pending, str]:
         """The code and the sentence for the user: that there is no room for a gang, and which leases end when that make
@@ -44,30 +44,32 @@ class Waiting:
         alike = shape_of(demand), tuple(types), tuple(sorted(closed))
         if alike not in self._texts:
             self._texts[alike] = self._no_room(demand, types, closed)
-        text = self._texts[alike]
+        text, whose, ends = self._texts[alike]
         if not text:
             return why.code, why.sentence
+        text += "" if app_id in whose else ends  # its own lease's end makes no more room for it
         if why.code is Pending.OUTRANKED:
             return why.code, f"{why.sentence}; {text}"
         return Pending.NO_FREE_GPUS, text
 
-    def _no_room(self, demand: Demand, types: Sequence[str], closed: Mapping[str, str]) -> str:
-        """That the GPUs that are free where an app may start have no room for a gang; empty if they have."""
+    def _no_room(self, demand: Demand, types: Sequence[str], closed: Mapping[str, str]) -> tuple[str, set[str], str]:
+        """That the GPUs that are free where an app may start have no room for a gang, empty if they have; the apps
+        whose leases make some, and when these end."""
         topology = self._a.holdings.topology
         free = {host: n for host, n in self._a.gpus.free.counts().items() if host not in closed}
         if any(fits(demand, free, topology, kind) for kind in types):
-            return ""
+            return "", set(), ""
         what = WHERE.get(demand.scope, "the cluster does not have")
         text = f"{what} {count(demand.gang_gpus, 'free GPU')}"
         text += f" of type {demand.gpu_type}" if demand.gpu_type else " of one type" if len(types) > 1 else ""
         ended = self._ended(demand, free, types, closed) if len(self._texts) < SHAPES_MAX else []
         if not ended:
-            return text
+            return text, set(), ""
         names = list(dict.fromkeys(self._a.durable.apps[holder].name or holder for _, holder in ended))
         whose = ", ".join(names[-NAMED:]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
         left_s = max(0.0, ended[-1][0] - self._now_s)
         end = f"the lease of {whose} ends in" if len(ended) == 1 else f"leases of {whose} end within"
-        return f"{text}; {end} {span(left_s)}"
+        return text, {holder for _, holder in ended}, f"; {end} {span(left_s)}"
 
     def _ended(
         self, demand: Demand, free: Mapping[str, int], types: Sequence[str], closed: Mapping[str, str]

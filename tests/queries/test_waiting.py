@@ -89,6 +89,14 @@ def test_only_the_leases_of_the_machine_with_room_are_named() -> None:
     assert code is Pending.NO_FREE_GPUS
 
 
+def test_who_wants_more_is_not_told_to_wait_for_its_own_lease() -> None:
+    m = busy(("x", 4), ("y", 4))
+    demand = dataclasses.replace(m.a.agents["x"].demand, gangs=2, scope=Scope.MACHINE)
+    waiting, why = Waiting(m.a, m.now), Reason(Pending.NO_FREE_GPUS)
+    assert "no machine has 4 free GPUs; the lease of x ends in" in waiting.told("y", demand, why)[1]
+    assert waiting.told("x", demand, why)[1] == "no machine has 4 free GPUs"
+
+
 def test_a_round_is_awaited_where_it_can_serve() -> None:
     assert seen(busy(("long", 3)), 4)[0] is Pending.WAITING_FOR_ROUND
 
