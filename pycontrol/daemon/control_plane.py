@@ -10,9 +10,10 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -349,10 +350,11 @@ class ControlPlane:
             CellSupply(found), self._name, {}, lambda name, **own: policy_of(self.config, name, own), file
         )
 
-    def read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy], str]:
+    def read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy], str, Callable[[], None]]:
         """Read the cells file again and check it; `named`: the path that the operator gave, or empty.
 
-        The third is the command that puts the former cells back; they are kept in the state folder.
+        The third is the command that puts the former cells back, which are kept in the state folder; the last is to be
+        called once these are in force.
         """
         assert self.config.cells is not None
         if named and Path(named).resolve() != self.config.cells.resolve():
@@ -363,8 +365,7 @@ class ControlPlane:
             kept = self.config.state_dir / f"cells-{_utc()}.yaml"
             kept.write_text(self._cells_text, encoding="utf-8")
             back = f"cp {kept} {self.config.cells} && isonomy cells apply {self.config.cells}"
-        self._cells_text = text
-        return found, policies, back
+        return found, policies, back, partial(setattr, self, "_cells_text", text)
 
     def _watch_driver(self) -> None:
         self.driver.stopped.wait()

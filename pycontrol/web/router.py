@@ -69,8 +69,9 @@ class Route:
     """Whether it is for YARN's admins alone."""
 
 
-CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy], str]]
-"""Reads the cells file again and says how to get the former back; the argument is the path that the operator gave."""
+CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy], str, Callable[[], None]]]
+"""Reads the cells file again and says how to get the former back; the argument is the path that the operator gave. What
+it returns last is called once the cells are in force."""
 
 WhyNot = Callable[[Arbiter, float, Mapping[str, str], str, Callable[[str], str]], dict[str, Any]]
 """Answers `why not me?` in a picture: (Arbiter, time, parameters, user, names of the apps that the user may view)."""
@@ -374,13 +375,14 @@ class Router:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
         with self._applying:  # else of two, the one that read the file first might apply it last
             try:
-                layout, policies, back = self.read_cells(request.params.get("file", ""))
+                layout, policies, back, in_force = self.read_cells(request.params.get("file", ""))
             except ConfigError as error:
                 raise Refusal(400, "; ".join(error.lines)) from error
 
             def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str], list[str]]:
                 before = cells_view.deals(a)
                 borrowing = a.reconfigure(layout, now_s, policies, request.user)
+                in_force()
                 return borrowing, sorted(before - cells_view.deals(a)), cells_view.without_queue(a)
 
             borrowing, over, idle = self.driver.call(apply)

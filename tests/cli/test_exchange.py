@@ -41,7 +41,7 @@ def floor(rm: Rm) -> Rm:
 
 def test_a_queue_that_yarn_does_not_have_is_named_when_cells_are_applied(floor: Rm, tmp_path: Path) -> None:
     """A misspelt queue would leave its apps without their cells, and nothing would say so."""
-    floor.scene.router.read_cells = lambda _: (layout_of(CELLS), {}, "")
+    floor.scene.router.read_cells = lambda _: (layout_of(CELLS), {}, "", list)
     world, file = floor.scene.world, tmp_path / "cells.yaml"
     file.write_text(CELLS)
     for paths, said in (((), ""), ((A, B), ""), ((A, "root.bb"), f"; YARN has no leaf queue {B}: nobody can use")):
@@ -94,7 +94,7 @@ def test_the_output_for_a_deal_from_posting_to_its_end(floor: Rm) -> None:
 
 def test_a_changed_file_names_the_deals_that_it_ends(floor: Rm, tmp_path: Path) -> None:
     changed = layout_of(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1"))
-    floor.scene.router.read_cells = lambda _: (changed, {}, "cp kept FILE")
+    floor.scene.router.read_cells = lambda _: (changed, {}, "cp kept FILE", list)
     run(floor, "exchange", "offer", A, "small:1", "--for", "10m", user=ADMIN)
     run(floor, "exchange", "request", B, "small:1", "--for", "5m", user=ADMIN)
     (file := tmp_path / "cells.yaml").touch()

@@ -298,7 +298,7 @@ def test_a_wrong_cells_file(rm: Rm, tmp_path: Path) -> None:
     file.write_text(CELLS)
     config = parse(f"state_dir: {tmp_path}\ncells: {file}\npolicy: tiresias\n", Config, "isonomy.yaml")
     plane = ControlPlane(config, "tiresias")
-    plane.read_cells("")
+    plane.read_cells("")[3]()
     floor.router = Router(floor, issue=str.join, arbiter_address="", read_cells=plane.read_cells)
     right = floor.world.owned()
     file.write_text(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {small: 1"))

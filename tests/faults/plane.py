@@ -254,7 +254,7 @@ class Plane:
                 arbiter_address="plane:1",
                 token_ttl_s=TOKEN_TTL_S,
                 feed=feed,
-                read_cells=(lambda named: (*world.read_cells(), "")) if supply is not None else None,
+                read_cells=(lambda named: (*world.read_cells(), "", list)) if supply is not None else None,
                 secure=lambda: self.takeover.secure(self.driver) if self.takeover else "",
             ),
             self._from_cluster,

@@ -177,7 +177,7 @@ def traded() -> dict[str, list[Any]]:
         assert status == 200, (path, params, answer)
         found.setdefault(path, []).append(json.loads(to_json(answer)))
 
-    floor.router.read_cells = lambda _: (layout_of(CELLS), {}, "")
+    floor.router.read_cells = lambda _: (layout_of(CELLS), {}, "", list)
     ask("GET", "exchange")
     ask("POST", "exchange-offer", vc=A, cells="small:1", for_s="600", id="spare")
     ask("POST", "exchange-offer", vc=A, cells="big:1", for_s="600", id="dear")
