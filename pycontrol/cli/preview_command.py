@@ -17,10 +17,11 @@ from pycontrol.cells.layout import Layout
 from pycontrol.cli.client import FILE, Misused, Rm, failing, file_option, output_option, rm_address
 from pycontrol.cli.estimate import read_snapshot, scene_at
 from pycontrol.cli.tables import Data, clock, emit, lines, table
-from pycontrol.config import Config, ConfigError, load_config
+from pycontrol.config import Config, ConfigError, load_config, load_topology_spec
 from pycontrol.config.strict_yaml import read
 from pycontrol.hadoopconf.queues import homes, read_queues
 from pycontrol.model.cluster import Mode
+from pycontrol.model.topology import Topology
 from pycontrol.policies.registry import UnknownPolicy
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
@@ -31,7 +32,7 @@ from pycontrol.words import count, gang, span
 @click.command("preview")
 @click.argument("snapshot", required=False, type=FILE)
 @file_option("--capacity-scheduler", help="A changed capacity-scheduler.xml.")
-@file_option("--config", help="A changed isonomy.yaml, with its policy, settings and tree of accounts.")
+@file_option("--config", help="A changed isonomy.yaml, with its policy, settings, accounts and topology file.")
 @file_option("--cells", help="A changed cells file.")
 @output_option
 def preview_command(snapshot: Path | None, output: str, **files: Path | None) -> None:
@@ -56,17 +57,18 @@ def _found(
     snapshot: Path | None, capacity_scheduler: Path | None, config: Path | None, cells: Path | None
 ) -> dict[str, Any]:
     parsed = None if cells is None else read(cells, CellsFile)
-    scene = _scene(snapshot, alone=parsed is not None and not (capacity_scheduler or config))
+    scene = after = _scene(snapshot, alone=parsed is not None and not (capacity_scheduler or config))
     found = None
+    if after is not None and config is not None:
+        after = _configured(after, load_config(config), config, cells)
     if parsed is not None and cells is not None:
-        found = layout(parsed, scene.configured if scene is not None else None, cells.name)
+        found = layout(parsed, after.configured if after is not None else None, cells.name)
         own_policies(CellSupply(found), "", {}, file=cells.name)  # the others are checked with isonomy.yaml
     of_cells = {} if found is None else {"cells": _overview(found) | {"unknown": _unknown(found, scene)}}
-    if scene is None:
+    if scene is None or after is None:
         return of_cells
-    after = scene if found is None else dataclasses.replace(scene, layout=found)
-    if config is not None:
-        after = _configured(after, load_config(config), config)
+    if found is not None:
+        after = dataclasses.replace(after, layout=found)
     if capacity_scheduler is not None:
         after = _queues(after, capacity_scheduler)
     restart = config is not None or (scene.layout is None) != (after.layout is None)
@@ -87,15 +89,21 @@ def _scene(snapshot: Path | None, alone: bool) -> Scene | None:
     return scene_at(Rm(address))
 
 
-def _configured(scene: Scene, config: Config, file: Path) -> Scene:
+def _configured(scene: Scene, config: Config, file: Path, cells: Path | None) -> Scene:
     from pycontrol.daemon.control_plane import settings_of  # with it comes all that serves
 
     if config.cells is None:
         scene = dataclasses.replace(scene, layout=None)
-    elif scene.layout is None:
+    elif scene.layout is None and cells is None:
         raise Misused(f"--config {file}: names a cells file; give it, too: --cells {config.cells}")
-    settings = dataclasses.replace(settings_of(config), gpu_speeds=scene.settings.gpu_speeds)
-    return dataclasses.replace(scene, settings=settings, policy=config.policy, options=dict(config.policy_options))
+    machines, speeds = scene.configured, scene.settings.gpu_speeds
+    if config.topology is None:
+        machines, speeds = Topology(), {}
+    elif config.topology.exists():  # else only the control plane's machine has it
+        spec = load_topology_spec(config.topology)
+        machines, speeds = spec.topology(), spec.speeds
+    settings, options = dataclasses.replace(settings_of(config), gpu_speeds=speeds), dict(config.policy_options)
+    return dataclasses.replace(scene, settings=settings, policy=config.policy, options=options, configured=machines)
 
 
 def _queues(scene: Scene, file: Path) -> Scene:

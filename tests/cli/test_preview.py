@@ -140,6 +140,16 @@ def test_a_cells_file_without_hosts_has_those_of_the_topology_file_as_when_it_is
     assert "no topology file names hosts with GPUs" in run(server, "--cells", str(cells), code=1)
 
 
+def test_cells_are_checked_with_the_topology_file_of_the_changed_configuration(server: str, tmp_path: Path) -> None:
+    (cells := tmp_path / "cells.yaml").write_text("levels: {node: 4}\nvirtual_clusters: {root.prod: {node: 3}}\n")
+    (config := tmp_path / "isonomy.yaml").write_text("state_dir: s\ncells: cells.yaml\ntopology: topology.yaml\n")
+    changed = ("--cells", str(cells), "--config", str(config))
+    assert "root.prod" in run(server, *changed, code=1), "the present machines are two"
+    racks = [{"name": "r0", "machines": [{"host": f"r00m0{k}", "gpus": 4} for k in range(3)]}]
+    (tmp_path / "topology.yaml").write_text(json.dumps({"racks": racks}))
+    assert said(server, *changed)["cells"]["virtual_clusters"][0]["gpus"] == 12
+
+
 def test_what_cannot_be_previewed_is_one_line(server: str, tmp_path: Path) -> None:
     other = written(tmp_path, {"root.queues": "other", "root.other.capacity": "100"})
     assert "give a changed file" in run(server, code=2)
