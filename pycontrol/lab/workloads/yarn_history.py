@@ -24,6 +24,7 @@ from typing import Any
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.names import GPU
 from pycontrol.hadoopconf.sitefile import read_site
+from pycontrol.model.bounds import within
 from pycontrol.model.value import value
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.workloads.building import Import, Imported
@@ -31,7 +32,7 @@ from pycontrol.simulation.workloads.trace_table import BAD_ROW, NOT_TEXT, SHOWN_
 
 ASSUMED = "work is the GPU-seconds that were counted, in one gang of as many GPUs as it had on average, at speed 1"
 WITHOUT, SHORT, OPEN = "without GPUs", "that ran for less than a second", "that have not ended"
-DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 LAUNCHED = "an app whose containers with GPUs no log names got them when its application master started"
 SPARK_ASSUMED = "a Spark app was submitted when its driver started"
 
@@ -145,24 +146,28 @@ def of_rest(apps: Iterable[Mapping[str, Any]], found: History) -> None:
     """The elements of /ws/v1/cluster/apps; times in milliseconds."""
     for x in apps:
         try:
-            submitted_ms, ended_ms = float(x["startedTime"]), float(x["finishedTime"])
-            began_ms = float(x.get("launchTime") or submitted_ms)
+            submitted_s, ended_s = _unix_s(x["startedTime"]), _unix_s(x["finishedTime"])
             app = PastApp(
                 x["id"],
                 x["queue"],
                 x["user"],
-                submitted_ms / 1e3,
-                began_ms / 1e3,
-                ended_ms / 1e3,
+                submitted_s,
+                _unix_s(x.get("launchTime") or 0) or submitted_s,
+                ended_s,
                 _gpu_seconds(x),
                 _label(x.get("appNodeLabelExpression")),
             )
-            found.cover(app.submitted_s, *([app.ended_s] if ended_ms else []))
+            found.cover(submitted_s, *([ended_s] if ended_s else []))
             found.launched(app)
-            found.add(app, "" if ended_ms else OPEN)
+            found.add(app, "" if ended_s else OPEN)
         except DAMAGED as e:
             who = x.get("id") if isinstance(x, Mapping) else x
             found.bad(f"an application ({who}) cannot be understood: {e!r}")
+
+
+def _unix_s(ms: Any) -> float:
+    """Unix seconds of milliseconds; raises one of DAMAGED, also for NaN and what is beyond all times."""
+    return within(float(ms) / 1e3, "time_s")
 
 
 def _label(text: str | None) -> str | None:
@@ -176,7 +181,7 @@ def _gpu_seconds(app: Mapping[str, Any]) -> float:
     entries = of.get("entry", of) if isinstance(of, Mapping) else of
     if isinstance(entries, Mapping):
         entries = [entries] if "key" in entries else [{"key": k, "value": v} for k, v in entries.items()]
-    return float(next((e["value"] or 0 for e in entries if e.get("key") == GPU), 0))
+    return within(float(next((e["value"] or 0 for e in entries if e.get("key") == GPU), 0)), "work_done_gpu_s")
 
 
 def _apps_json(files: list[Path], found: History) -> None:
@@ -216,8 +221,8 @@ def _summaries(files: list[Path], found: History) -> None:
             pairs = PAIR.findall(line[line.find("appId=") :].rstrip())
             at = {key: re.sub(r"\\(.)", r"\1", text) for key, text in pairs}
             try:
-                submitted_s, ended_s = float(at.get("submitTime", at["startTime"])) / 1e3, float(at["finishTime"]) / 1e3
-                began_s = float(at.get("launchTime") or 0) / 1e3 or submitted_s
+                submitted_s, ended_s = _unix_s(at.get("submitTime", at["startTime"])), _unix_s(at["finishTime"])
+                began_s = _unix_s(at.get("launchTime") or 0) or submitted_s
                 gpu_s = SECONDS.search(at.get("resourceSeconds", ""))
                 app = PastApp(
                     at["appId"],
@@ -285,7 +290,7 @@ def _spark(files: list[Path], found: History) -> None:
     held = _Held()
     for event in _events(files, found):
         try:
-            at_s = event.get("Timestamp", 0) / 1e3
+            at_s = _unix_s(event.get("Timestamp", 0))
             match event["Event"]:
                 case "SparkListenerApplicationStart":
                     app_id, user, submitted_s = event["App ID"], event["User"], at_s
@@ -335,12 +340,12 @@ def _jhist(files: list[Path], found: History) -> None:
                 if kind == "JOB_SUBMITTED":
                     job = of
                 elif kind in ENDS:
-                    ended_s = of.get("finishTime", 0) / 1e3
+                    ended_s = _unix_s(of.get("finishTime", 0))
                 elif kind.endswith("_ATTEMPT_STARTED"):
-                    held.begin(of["attemptId"], of["startTime"] / 1e3, gpus.get(kind.partition("_")[0].lower(), 0))
+                    held.begin(of["attemptId"], _unix_s(of["startTime"]), gpus.get(kind.partition("_")[0].lower(), 0))
                 elif "_ATTEMPT_" in kind and "attemptId" in of:
-                    held.end(of["attemptId"], of.get("finishTime", 0) / 1e3)
-            submitted_s = job["submitTime"] / 1e3
+                    held.end(of["attemptId"], _unix_s(of.get("finishTime", 0)))
+            submitted_s = _unix_s(job["submitTime"])
             app_id = job["jobid"].replace("job_", "application_")
             app = PastApp(
                 app_id,

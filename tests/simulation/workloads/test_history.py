@@ -1,7 +1,9 @@
 """A cluster's past from an administrator's files, in the formats in which Hadoop and Spark write them."""
 
 import gzip
+import itertools
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -109,6 +111,11 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "no application with GPUs has ended there: none skipped" in told('{"apps": null}', 1)
     bad = told(json.dumps({"apps": {"app": [{"id": "application_1_0009"}]}}), 1)
     assert "an application (application_1_0009) cannot be understood: KeyError('startedTime')" in bad
+    right = {"id": "application_1_0009", "queue": "root.q", "user": "ann", "startedTime": T0, "finishedTime": T0 + 9000}
+    for key, wrong in itertools.product(("startedTime", "finishedTime", "launchTime"), (math.nan, 10**400)):
+        assert "cannot be understood" in told(json.dumps({"apps": {"app": [{**right, key: wrong}]}}), 1), key
+    bad = told(json.dumps({"apps": {"app": [{**right, "resourceSecondsMap": {"yarn.io/gpu": math.nan}}]}}), 1)
+    assert "work_done_gpu_s: must be from 0 to" in bad
 
 
 OTHER = "2026-09-22 03:00:00,000 INFO org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeImpl: n1 is lost\n"
