@@ -84,6 +84,10 @@ class CellsDemo(Demo):
             if time.monotonic() - begin_s > limit_s * self.slower:
                 self.isonomy("cells", "status")
                 raise click.ClickException(f"not within {limit_s * self.slower:.0f} s: {what}; see {self.folder}/log")
+            self.need_submitted(states := self.yarn_apps())
+            for name, state in states.items():
+                if state["finalStatus"] == "FAILED":
+                    raise click.ClickException(f"{name} failed: {str(state.get('diagnostics', ''))[:500]}")
             self.show_rounds()
             self.shown = self.show_queue(self.shown)
             time.sleep(0.5)

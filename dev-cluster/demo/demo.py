@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -281,9 +281,7 @@ class Demo:
             ended = {name for name, state in states.items() if state["state"] in ENDED}
             if all((a.name if a.process else a.after) in ended for a in apps):
                 break
-            failed = [a for a in apps if a.process and a.process.poll() and a.name not in states]
-            if failed:
-                raise click.ClickException(f"{failed[0].name} was not submitted; see {failed[0].log}")
+            self.need_submitted(states)
             time.sleep(1.0)
         final = {a.name: self.yarn_apps().get(a.name, {}) for a in apps}
         for name, state in final.items():
@@ -291,6 +289,12 @@ class Demo:
                 why = str(state.get("diagnostics", ""))[:500]
                 self.say(f"{name}: {state.get('state')} {state.get('finalStatus')}: {why}")
         return all(s.get("finalStatus") == "SUCCEEDED" for s in final.values())
+
+    def need_submitted(self, states: Container[str]) -> None:
+        """Raises ClickException where a client is done without success and YARN, which has these, has not its app."""
+        for app in self.apps:
+            if app.process and app.process.poll() and app.name not in states:
+                raise click.ClickException(f"{app.name} was not submitted; see {app.log}")
 
     def holds_all(self, name: str) -> bool:
         """Whether the app of this name holds every GPU that is up; also without a name."""

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+import click
 import pytest
 import yaml
 
@@ -166,6 +167,29 @@ def test_a_kept_demo_prints_its_page_and_how_to_stop_it(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert "http://rm:8088/ws/v1/cluster/isonomy/ui" in said
     assert f"to end all of it: {demo.REPO}/dev-cluster/down --dir {tmp_path}\n" in said
+
+
+def test_a_demo_ends_at_once_with_the_app_that_failed_or_was_not_submitted(tmp_path: Path) -> None:
+    class Seen(cells_demo.CellsDemo):
+        states: ClassVar[dict[str, dict[str, Any]]] = {}
+
+        def yarn_apps(self) -> dict[str, dict[str, Any]]:
+            return self.states
+
+        def show_rounds(self) -> None:
+            raise AssertionError("it goes on")
+
+    seen = Seen(tmp_path, tmp_path / "report.json", (), cluster={"env": {}, "rm_web": ""})
+    (tmp_path / "log").mkdir()
+    seen.apps.append(demo.App("a", 0, ["false"]))
+    seen.submit(seen.apps[0])
+    assert seen.apps[0].process is not None
+    assert seen.apps[0].process.wait(10) == 1
+    with pytest.raises(click.ClickException, match=r"a was not submitted; see .*submit-a\.log"):
+        seen.see("GPUs of a", 60, lambda: False)
+    seen.states["a"] = {"finalStatus": "FAILED", "diagnostics": "out of memory"}
+    with pytest.raises(click.ClickException, match="a failed: out of memory"):
+        seen.see("GPUs of a", 60, lambda: False)
 
 
 def test_what_ends_a_cluster_ends_a_kept_demos_control_plane_too(
@@ -429,7 +453,7 @@ def test_what_demo_all_finds_missing(tmp_path: Path, change: dict[str, Any], sai
         def recalled(self) -> int:
             return int(change.get("recalled", 2))
 
-    seen = Seen(tmp_path, tmp_path / "report.json", ())
+    seen = Seen(tmp_path, tmp_path / "report.json", (), cluster={"env": {}, "rm_web": ""})
     held = {"transformer": {"fast": change.get("fast", 1.9), "slow": 0.0}, "lstm": {"fast": 1.0, "slow": 2.0}}
     found = together.missed(seen, change.get("auctions", [{"cnn": {"fast"}, "rnn": {"slow"}}]), held)
     assert len(found) == len(said)
