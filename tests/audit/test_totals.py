@@ -320,6 +320,8 @@ def test_bills_of_adjoining_dates_have_no_day_in_common(
 def test_a_table_says_what_it_covers_and_time_without_records_is_no_time_without_use(pruned: Path) -> None:
     text = run(pruned, "--since", "2024-09-01", "--until", "2024-10-10", "--by", "month")
     assert "covered: 2024-10-03" in text
+    hours = run(pruned, "--since", "2024-10-04T06:00", "--until", "2024-10-04T12:00", "--by", "user")
+    assert hours.startswith("covered: 2024-10-04 00:00:00 to 2024-10-05 00:00:00, whole days of UTC")
     assert "nothing is known from before" in text
     assert "in 2 gaps" in text
     assert "2024-10-03 " in text
