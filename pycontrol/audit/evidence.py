@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import math
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -79,18 +80,24 @@ def app_of(container_id: str) -> str:
 def read_evidence(patterns: Iterable[str]) -> Evidence:
     """Read the evidence files that match, gzipped or not; a last line cut off by a crash is no error."""
     evidence = Evidence()
+    for name, number, line in _lines(patterns, evidence.files, "strict"):
+        if line.strip() and not _take(evidence, line) and line.endswith("\n"):
+            evidence.bad_lines.append(f"{name}, line {number}")
+    return evidence
+
+
+def _lines(patterns: Iterable[str], files: list[str], errors: str) -> Iterator[tuple[str, int, str]]:
+    """(file, number, line) of the files that match, gzipped or not, which are added to `files`."""
     for pattern in patterns:
         for name in sorted(glob.glob(pattern, recursive=True)):
-            evidence.files.append(name)
+            files.append(name)
             try:
-                data = Path(name).read_bytes()
-                lines = (gzip.decompress(data) if data.startswith(GZIP) else data).decode().split("\n")
+                with Path(name).open("rb") as file:
+                    way = gzip.open if file.read(len(GZIP)) == GZIP else open
+                with way(name, "rt", encoding="utf-8", errors=errors, newline="\n") as text:
+                    yield from ((name, number, line) for number, line in enumerate(text, 1))
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
                 raise EvidenceError(f"{name}: cannot be read: {e}") from e
-            for number, line in enumerate(lines, 1):
-                if line.strip() and not _take(evidence, line) and number < len(lines):
-                    evidence.bad_lines.append(f"{name}, line {number}")
-    return evidence
 
 
 def _take(evidence: Evidence, line: str) -> bool:
@@ -128,28 +135,20 @@ def _ids(value: Any) -> tuple[int, ...]:
 
 
 def read_rm_log(patterns: Iterable[str]) -> YarnRecords:
-    """Read allocations, releases and ends of applications from the ResourceManager's audit log (local time zone)."""
-    records = YarnRecords()
-    for pattern in patterns:
-        for name in sorted(glob.glob(pattern, recursive=True)):
-            records.files.append(name)
-            try:
-                with Path(name).open(encoding="utf-8", errors="replace") as log:
-                    for line in log:
-                        _take_log(records, line)
-            except OSError as e:
-                raise EvidenceError(f"{name}: cannot be read: {e.strerror}") from e
+    """Read allocations, releases and ends of applications from the ResourceManager's audit log (local time zone), in
+    files that are gzipped or not."""
+    records, begun = YarnRecords(), set[str]()
+    for name, _, line in _lines(patterns, records.files, "replace"):
+        if stamp := LOG_TIME.match(line):
+            if name not in begun:  # a rotated file comes after the newest
+                begun.add(name)
+                records.from_s = min(_seconds(stamp), records.from_s or math.inf)
+            if "OPERATION=" in line:
+                _take_log(records, line, stamp)
     return records
 
 
-def _take_log(records: YarnRecords, line: str) -> None:
-    stamp = LOG_TIME.match(line)
-    if stamp is None:
-        return
-    if records.from_s is None:
-        records.from_s = _seconds(stamp)
-    if "OPERATION=" not in line:
-        return
+def _take_log(records: YarnRecords, line: str, stamp: re.Match[str]) -> None:
     pairs = dict(LOG_PAIR.findall(line))
     operation, container_id = pairs.get("OPERATION", ""), pairs.get("CONTAINERID", "")
     if operation == "AM Allocated Container":

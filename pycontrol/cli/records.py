@@ -105,7 +105,7 @@ def journals_options(command: F) -> F:
 def records_options(command: F) -> F:
     """The options that name a run's records."""
     about = "A gang starts or stops whole within this time."
-    logs = "The ResourceManager's log with its audit lines; may be repeated."
+    logs = "The ResourceManager's log with its audit lines, rotated ones (.gz) too; may be repeated."
     files = "Evidence files of the NodeManagers, rotated ones (.gz) too; may be repeated."
     command = click.option(
         "--gang-deadline", type=ABOVE_0, default=GANG_DEADLINE_S, show_default=True, metavar="SECONDS", help=about

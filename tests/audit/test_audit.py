@@ -443,7 +443,9 @@ def test_the_resource_managers_audit_log(tmp_path: Path) -> None:
         f"{at},950 {logger} USER=u\tOPERATION=Application Finished - Succeeded\tTARGET=RMAppManager\tRESULT=SUCCESS\t"
         f"APPID={APP}\n"
     )
-    yarn = read_rm_log([str(tmp_path / "rm.log")])
+    (tmp_path / "rm.log.1.gz").write_bytes(gzip.compress((tmp_path / "rm.log").read_bytes()))
+    (tmp_path / "rm.log").write_text(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(T0 + 60))},000 INFO  x: on\n")
+    yarn = read_rm_log([str(tmp_path / "rm.log*")])
     assert yarn.from_s == pytest.approx(T0 + 0.5)
     assert yarn.allocated == {container(2): 2}
     assert yarn.released_s == {container(2): pytest.approx(T0 + 0.9)}
