@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from pycontrol.config import Config
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, SUBMARINE, YARN
+from pycontrol.hadoopconf.names import CORE, GPU, NODE, OUR_EXECUTORS, SUBMARINE, YARN
 from pycontrol.hadoopconf.properties import CONFINES, EXECUTOR, OUR_HANDLER, RM, TABLE, Choices, Sites
 from pycontrol.hadoopconf.sitefile import names
 
@@ -24,6 +25,7 @@ CLOCK_S = 2.0
 """Clocks of machines may differ by this much."""
 FREE_BYTES = 4 << 30
 _REMOTE = ("nfs", "cifs", "ceph", "fuse", "gluster", "lustre")
+_VARIABLE = re.compile(r"\$\{([^${}]+)\}")
 _LINUX = "yarn.nodemanager.linux-container-executor."
 PYTHON = "/opt/isonomy/venv/bin/python"
 """The Python of Isonomy's workers where submarine-site.xml names no other."""
@@ -137,15 +139,18 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
     if found is not None and "libcuda.so.1" not in (machine.says(str(machine.at(LDCONFIG)), "-p") or "libcuda.so.1"):
         said = "lists no libcuda.so.1, and YARN gives containers no LD_LIBRARY_PATH: name its folder in a file in"
         yield note(HOST, "ldconfig -p", f"{said} /etc/ld.so.conf.d and run ldconfig as root, else no job finds a GPU")
-    for folder in names(yarn.get("yarn.nodemanager.local-dirs", "")):
-        place = machine.at(folder.removeprefix("file://"))
+    site = sites.get(CORE, {}) | yarn
+    for folder in local_dirs(site):
+        place = machine.at(folder)
+        if "${" in folder:
+            continue  # as ${user.name}, which is the NodeManager's
         if not place.is_dir():
             yield error(YARN, "yarn.nodemanager.local-dirs", f"{folder} does not exist; evidence lies beside the first")
         elif not machine.owns(place):
             yield note(HOST, "user", f"{folder} is another user's: run this as that, else rights differ from these")
-    place = next(p for p in machine.at(evidence(yarn)).parents if p.exists())
+    place = next(p for p in machine.at(evidence(site)).parents if p.exists())
     if not (place.is_dir() and os.access(place, os.W_OK)):
-        said = f"{evidence(yarn)} cannot be written by this user: no audit will know who had which GPUs; set another"
+        said = f"{evidence(site)} cannot be written by this user: no audit will know who had which GPUs; set another"
         yield note(YARN, "isonomy.nm.evidence-file", said)
     python = sites.get(SUBMARINE, {}).get("isonomy.python", PYTHON)
     if machine.says(str(machine.at(python)), "-c", "import submarine_patch.worker") is None:
@@ -169,11 +174,18 @@ def _mount(yarn: Mapping[str, str]) -> Path:
     return Path(yarn.get(f"{_LINUX}cgroups.mount-path", "/sys/fs/cgroup"))
 
 
-def evidence(yarn: Mapping[str, str]) -> Path:
+def local_dirs(site: Mapping[str, str]) -> list[str]:
+    """The NodeManager's folders, with the variables that the properties know, as Hadoop has them."""
+    text = site.get("yarn.nodemanager.local-dirs", "")
+    for _ in range(20):
+        text = _VARIABLE.sub(lambda m: site.get(m[1], m[0]), text)
+    return [name.removeprefix("file:") for name in names(text)]
+
+
+def evidence(site: Mapping[str, str]) -> Path:
     """The executor's record of who had which GPUs: beside the first of nm-local-dirs, if no key says otherwise."""
-    first = next(iter(names(yarn.get("yarn.nodemanager.local-dirs", ""))), "/tmp/hadoop-yarn/nm-local-dir")
-    beside = Path(first.removeprefix("file:")).with_name("isonomy-evidence.jsonl")
-    return Path(yarn.get("isonomy.nm.evidence-file", beside))
+    beside = Path((*local_dirs(site), "/tmp/hadoop-yarn/nm-local-dir")[0]).with_name("isonomy-evidence.jsonl")
+    return Path(site.get("isonomy.nm.evidence-file", beside))
 
 
 def isolation(machine: Machine, yarn: Mapping[str, str]) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from pycontrol.cli import main
 from pycontrol.config import Config, load_config
 from pycontrol.hadoopconf.check import check
 from pycontrol.hadoopconf.distribution import Distribution
-from pycontrol.hadoopconf.preflight import DENIES, Machine, findings
+from pycontrol.hadoopconf.preflight import DENIES, Machine, evidence, findings
 from tests.httpd import Reply, name_a_proxy, serving
 
 YARN = "yarn-site.xml"
@@ -102,6 +102,17 @@ def world(tmp_path: Path) -> World:
 
 
 REFUSED = f"`sudo -n {DENIES} --check` fails: it is not installed, or this user or kernel may not"
+
+
+def test_variables_of_local_dirs_are_those_of_hadoop(world: World) -> None:
+    world.gpu_node()
+    world.sites["core-site.xml"] = {"hadoop.tmp.dir": "${base.dir}/tmp", "base.dir": "/data"}
+    world.sites[YARN][f"{NM}local-dirs"] = "file://${hadoop.tmp.dir}/nm,/data/${user.name}"
+    (line,) = world.found()
+    assert "local-dirs: ///data/tmp/nm does not exist" in line
+    world.mkdir("/data/tmp/nm")
+    assert world.found() == []
+    assert str(evidence(world.sites["core-site.xml"] | world.sites[YARN])) == "/data/tmp/isonomy-evidence.jsonl"
 
 
 def as_another(w: World) -> None:
