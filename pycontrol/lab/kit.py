@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pycontrol.lab.runs import Interval, cores
+from pycontrol.lab.runs import Interval, Job, Outcome, cores, each
 
-Job = TypeVar("Job")
-Outcome = TypeVar("Outcome")
 DATA = "ISONOMY_DATA"
 """Environment variable with the folder of the public traces; default ../shared/data next to the checkout."""
 UNTRIED = "not tried"
@@ -40,13 +37,8 @@ class Setup:
         return range(self.seeds if self.seeds is not None else quick if self.quick else usual)
 
     def each(self, of: Callable[[Job], Outcome], jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """`of` each job, in the order of the jobs: on `processes` at once, or in this process if that is one."""
-        processes = min(self.processes, len(jobs))
-        if processes <= 1:
-            yield from map(of, jobs)
-            return
-        with ProcessPoolExecutor(processes) as pool:
-            yield from pool.map(of, jobs, chunksize=max(1, len(jobs) // (16 * processes)))
+        """`of` each job, in the order of the jobs, on `processes` at once."""
+        return each(of, jobs, self.processes)
 
     def trace(self, path: str) -> Path | None:
         """A file of the public traces; None if it does not exist."""

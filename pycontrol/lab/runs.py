@@ -7,8 +7,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from pycontrol.simulation.result import Result
 from pycontrol.simulation.scene import own_policies
 from pycontrol.simulation.simulation_settings import SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
+
+Job = TypeVar("Job")
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -137,20 +141,25 @@ def run_many(
     jobs: Iterable[SimulationRun], processes: int | None = None, done: Callable[[SimulationRun], None] | None = None
 ) -> Iterator[Result]:
     """The results in the order of the jobs; `done` is called as each comes in."""
+    return each(run, jobs, processes, done)
+
+
+def each(
+    of: Callable[[Job], Outcome],
+    jobs: Iterable[Job],
+    processes: int | None = None,
+    done: Callable[[Job], None] | None = None,
+) -> Iterator[Outcome]:
+    """`of` each job, in the order of the jobs: on `processes` at once, or in this process if that is one."""
     todo = list(jobs)
     processes = min(cores() if processes is None else processes, len(todo))
-    if processes <= 1:
-        for job in todo:
-            result = run(job)
+    with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
+        chunk = max(1, len(todo) // (16 * max(1, processes)))
+        found = map(of, todo) if pool is None else pool.map(of, todo, chunksize=chunk)
+        for job, outcome in zip(todo, found, strict=True):
             if done:
                 done(job)
-            yield result
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        for job, result in zip(todo, pool.map(run, todo), strict=True):
-            if done:
-                done(job)
-            yield result
+            yield outcome
 
 
 # ---- what the seeds say
