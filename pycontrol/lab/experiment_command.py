@@ -196,9 +196,8 @@ def _note(name: str, status: Status | Lines, said: str) -> None:
 def _run(name: str, setup: Setup) -> Entry:
     begin_s, day = time.monotonic(), datetime.now(UTC).date().isoformat()
     findings = catalogue.load(name)(setup)
-    return Entry(
-        name, catalogue.title(name), findings, time.monotonic() - begin_s, setup.quick, setup.seeds, day, setup.full
-    )
+    took_s, lacks = time.monotonic() - begin_s, bool(setup.lacking)
+    return Entry(name, catalogue.title(name), findings, took_s, setup.quick, setup.seeds, day, setup.full, lacks)
 
 
 def _kept(name: str, setup: Setup, folder: Path) -> Entry | None:

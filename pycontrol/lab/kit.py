@@ -32,6 +32,9 @@ class Setup:
     runs: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was simulated, as several figures are drawn from the same runs; the setups of a command share it."""
 
+    lacking: set[str] = field(default_factory=set, repr=False, compare=False)
+    """The public traces that were looked for in vain."""
+
     def seeds_of(self, usual: int, quick: int) -> range:
         """The seeds to run."""
         return range(self.seeds if self.seeds is not None else quick if self.quick else usual)
@@ -43,7 +46,10 @@ class Setup:
     def trace(self, path: str) -> Path | None:
         """A file of the public traces; None if it does not exist."""
         root = self.data or Path(os.environ.get(DATA, "../shared/data"))
-        return root / path if (root / path).exists() else None
+        if not (root / path).exists():
+            self.lacking.add(path)
+            return None
+        return root / path
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,12 @@ def test_a_report_is_one_page_with_its_figures(entry: Entry, tmp_path: Path) -> 
     assert report.index("| made-up |") < report.index("## made-up")
 
 
+def without_data(setup: Setup) -> Findings:
+    """The same, of a trace that is not there."""
+    assert setup.trace("none.csv") is None
+    return found(setup)
+
+
 def test_the_command_runs_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {"made-up": "tests.experiments.test_report:found"})
     run = CliRunner()
@@ -72,7 +78,7 @@ def test_the_command_runs_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_report_grows_and_continues_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    names = dict.fromkeys(("first", "second"), "tests.experiments.test_report:found")
+    names = {"first": "tests.experiments.test_report:found", "second": "tests.experiments.test_report:without_data"}
     monkeypatch.setattr(catalogue, "EXPERIMENTS", names)
 
     def run(*words: str) -> Result:
@@ -86,7 +92,9 @@ def test_a_report_grows_and_continues_where_it_stopped(monkeypatch: pytest.Monke
     assert again.exit_code == 0, again.output
     assert again.output.count(": kept, of 20") == 2
     assert "does not hold" in again.output
-    assert ": kept" not in run("all", "--resume", "--data", str(tmp_path)).output, "a claim was not tried"
+    again = run("all", "--resume", "--data", str(tmp_path))
+    assert "first: kept" in again.output, "no data tries its last claim"
+    assert again.output.count(": kept") == 1
     assert ": kept" not in run("all", "--resume", "--seeds", "3").output, "other options"
     (tmp_path / "second.json").write_text("{")
     assert run("all", "--resume", "--seeds", "3").output.count(": kept") == 1
