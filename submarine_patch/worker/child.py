@@ -19,7 +19,7 @@ _LINE_MAX_BYTES = 8192
 DRAIN_S = 5.0
 _TERM = 1 << signal.SIGTERM - 1
 _USER_SIGNALS = 1 << signal.SIGUSR1 - 1 | 1 << signal.SIGUSR2 - 1
-_SHELLS = (b"bash", b"dash", b"ksh", b"sh", b"zsh")
+_SHELLS = {b"bash", b"dash", b"ksh", b"sh", b"zsh"}
 _LOADER = b"pt_data_worker"
 """How PyTorch names a process of a DataLoader, whose end by SIGTERM is an error of the whole program."""
 _BY_LOADERS = _TERM | 1 << signal.SIGBUS - 1 | 1 << signal.SIGSEGV - 1 | 1 << signal.SIGFPE - 1
@@ -95,12 +95,9 @@ class Child:
     def stop(self) -> None:
         """Ask the program to stop; call it until it has ended, as a launcher is asked only after its sessions."""
         group = self._process.pid
-        if self._asked is None:
-            self._asked = _answering(group) or {-group}
-        elif any(pid < 0 or _stat(pid) for pid in self._asked):
+        if any(pid < 0 or _stat(pid) for pid in self._asked or ()):
             return
-        else:
-            self._asked = _answering(group)
+        self._asked = _answering(group) or ({-group} if self._asked is None else set())
         for pid in self._asked:
             _kill(pid, signal.SIGTERM)
 
@@ -164,11 +161,11 @@ def _answering(program: int) -> set[int]:
     theirs = {program}
     while more := {pid for pid, parent in parents.items() if parent in theirs} - theirs:
         theirs |= more
-    known = {pid: _name_and_caught(pid) for pid in theirs}
+    known = {pid: _names_and_caught(pid) for pid in theirs}
     handling = {
         p for p, (_, caught) in known.items() if caught & _TERM and not _is_loader(p, parents.get(p), *known[p])
     }
-    shells = {pid for pid in handling if known[pid][0] in _SHELLS}
+    shells = {pid for pid in handling if known[pid][0] & _SHELLS}
     if handling == shells and not any(caught & _USER_SIGNALS for _, caught in known.values()):
         return set()
     return {pid for pid in handling if _is_armed(pid)} or handling - shells or shells
@@ -182,18 +179,18 @@ def _stat(pid: int) -> list[bytes]:
     return []
 
 
-def _name_and_caught(pid: int) -> tuple[bytes, int]:
-    """Its name, and the signals that it handles."""
+def _names_and_caught(pid: int) -> tuple[set[bytes], int]:
+    """Its name, which for ./run.sh is the script's, and its program's; and the signals that it handles."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_bytes().split(b"\n")
         status = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
-        return status[b"Name"], int(status[b"SigCgt"], 16)
-    return b"", 0
+        return {status[b"Name"], os.path.basename(os.readlink(b"/proc/%d/exe" % pid))}, int(status[b"SigCgt"], 16)
+    return set(), 0
 
 
-def _is_loader(pid: int, parent: int | None, name: bytes, caught: int) -> bool:
-    if name == _LOADER or caught & _BY_LOADERS != _BY_LOADERS:
-        return name == _LOADER
+def _is_loader(pid: int, parent: int | None, names: set[bytes], caught: int) -> bool:
+    if _LOADER in names or caught & _BY_LOADERS != _BY_LOADERS:
+        return _LOADER in names
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{parent}/cmdline").read_bytes()
     return False

@@ -88,8 +88,9 @@ signal.signal(signal.SIGCHLD, lost)
         ("trap 'kill -USR1 $!; wait $!' TERM; {} & wait $!", OWN.replace("TERM", "USR1"), ["saved by the program"]),
         ("{}; exit $?", LOADS + OWN, ["saved by the program"]),
         ("{}; exit $?", NONE, []),
+        ("#!/bin/bash\ntrap 'rm -f x' EXIT\n{} & wait $!", OWN, ["saved by the program"]),
     ],
-    ids=["more commands", "exit trap", "trap saves", "trap tells", "loader", "nobody handles it"],
+    ids=["more commands", "exit trap", "trap saves", "trap tells", "loader", "nobody handles it", "a script's name"],
 )
 def test_a_stop_asks_who_answers_it(tmp_path: Path, script: str, program: str, said: list[str]) -> None:
     (tmp_path / "own.py").write_text(program)
@@ -102,8 +103,12 @@ def test_a_stop_asks_who_answers_it(tmp_path: Path, script: str, program: str, s
             ready.set()
 
     async def run() -> None:
-        words = ["/bin/bash", "-c", script.format(f"{sys.executable} {tmp_path}/own.py")]
-        child = await Child.start(words, dict(os.environ), on_line)
+        command = script.format(f"{sys.executable} {tmp_path}/own.py")
+        if script.startswith("#!"):
+            (tmp_path / "run.sh").write_text(command)
+            (tmp_path / "run.sh").chmod(0o700)
+            command = f"{tmp_path}/run.sh"
+        child = await Child.start(["/bin/bash", "-c", command], dict(os.environ), on_line)
         await asyncio.wait_for(ready.wait(), 60)
         while not child.ended:
             child.stop()
