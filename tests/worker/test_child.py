@@ -117,3 +117,17 @@ def test_a_stop_asks_who_answers_it(tmp_path: Path, script: str, program: str, s
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert [line for line in seen if line not in ("ready", "Terminated")] == said
+
+
+def test_no_stop_is_lost_while_the_program_starts() -> None:
+    async def run() -> None:
+        for _ in range(10):
+            child = await Child.start(["/bin/sleep", "60"], dict(os.environ), print)
+            pid = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[-1]
+            status = Path(f"/proc/{pid}/status")
+            while (now := dict(line.split(":\t", 1) for line in status.read_text().splitlines()))["Name"] != "sleep":
+                assert not int(now["SigIgn"], 16) >> signal.SIGTERM - 1 & 1
+            child.stop()
+            await asyncio.wait_for(child.wait(), 10)
+
+    asyncio.run(run())
