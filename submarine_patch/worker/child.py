@@ -25,8 +25,9 @@ _LOADER = b"pt_data_worker"
 _BY_LOADERS = _TERM | 1 << signal.SIGBUS - 1 | 1 << signal.SIGSEGV - 1 | 1 << signal.SIGFPE - 1
 """What it handles; where an older PyTorch does not name it, a fork that handles these is one."""
 # YARN kills only the container's process group, which is not the program's. So a guard in the program's group waits
-# for the end of a pipe that only the supervisor holds open, and then kills the group.
-_GUARDED = """( trap '' TERM INT HUP; read -r _ <&3; kill -KILL 0 ) </dev/null >/dev/null 2>&1 &
+# for the end of a pipe that only the supervisor holds open, and then kills the group. It is no child of the program,
+# which may wait for all its children.
+_GUARDED = """( trap '' TERM INT HUP; ( read -r _ <&3; kill -KILL 0 ) & ) </dev/null >/dev/null 2>&1
 exec 3<&-; exec "$@" """
 
 

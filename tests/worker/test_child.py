@@ -53,6 +53,18 @@ def test_a_daemon_that_holds_the_output_open_does_not_keep_the_program_from_endi
         os.kill(int(seen[0].split()[1]), signal.SIGKILL)
 
 
+def test_a_program_may_wait_for_all_its_children() -> None:
+    program = "import os\nos.fork() or os._exit(0)\nos.wait()\ntry: os.wait()\nexcept ChildProcessError: os._exit(7)"
+
+    async def run() -> int:
+        child = await Child.start([sys.executable, "-c", program], dict(os.environ), print)
+        await asyncio.wait({child.exit}, timeout=10)
+        child.kill()
+        return await child.wait()
+
+    assert asyncio.run(run()) == 7
+
+
 OWN = """
 import signal, sys, time
 def save(*_):
