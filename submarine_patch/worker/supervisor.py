@@ -113,10 +113,7 @@ class Supervisor:
     async def _following(self) -> Supervisor | None:
         """Who goes on with the waiting program; None if it ends, or nobody came within AGAIN_S."""
         assert self._program is not None
-        stopped = asyncio.ensure_future(self._stop.wait())
-        waits: set[asyncio.Future[Any]] = {self._next, stopped, self._program.exit}
-        await asyncio.wait(waits, timeout=AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
+        await self._unless_stopped({self._next, self._program.exit}, AGAIN_S)
         if not self._next.done() or self._stop.is_set() or self._program.exit.done():
             return None
         told, program, self._program = self._next.result(), self._program, None
@@ -126,10 +123,7 @@ class Supervisor:
         return Supervisor(settings, command_line([told.command]), env, program)
 
     async def _until_end(self, port: ports.ReservedPort) -> tuple[int, str]:
-        stopped = asyncio.ensure_future(self._stop.wait())
-        waits: set[asyncio.Future[Any]] = {self._start, self._link.refused, stopped}
-        await asyncio.wait(waits, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
+        await self._unless_stopped({self._start, self._link.refused}, START_S)
         if self._stop.is_set():
             return EXIT_STOPPED, f"stopped before its start: {self._stop_reason}"
         if self._link.refused.done():
@@ -137,10 +131,20 @@ class Supervisor:
         if not self._start.done():
             return _failed(EXIT_NO_START, f"no Start arrived within {START_S:g} s (is the rest of its gang missing?)")
         port.hand_over()
-        return await self._train(self._start.result(), port.number)
+        bringing = asyncio.ensure_future(self._bring(self._start.result()))
+        await self._unless_stopped({bringing})
+        if self._stop.is_set():
+            bringing.cancel()
+            return EXIT_STOPPED, f"stopped before its start: {self._stop_reason}"
+        return await self._train(self._start.result(), port.number, bringing.result())
 
-    async def _train(self, start: pb.Start, port: int) -> tuple[int, str]:
-        kept = await self._bring(start)
+    async def _unless_stopped(self, waits: set[asyncio.Future[Any]], timeout_s: float | None = None) -> None:
+        """Wait for one of these, for a stop, or until the time is over."""
+        stopped = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({*waits, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+
+    async def _train(self, start: pb.Start, port: int, kept: KeptFolder | None) -> tuple[int, str]:
         (task, argv, env), *beside = programs(self._command, self._env, start, port)
         self._serves = servers.PORTS in self._env and task[0] != servers.CHIEF
         script = script_of(argv[-1]) if start.again and not kept and not beside else []

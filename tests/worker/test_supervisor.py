@@ -382,6 +382,16 @@ def test_a_kept_folder_is_a_checkpoint_when_the_program_writes_to_it(
     assert sum(m.HasField("checkpoint") for m in arbiter.messages) == 1 + saves
 
 
+def test_a_stop_does_not_wait_for_the_kept_folder_nor_start_the_program(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run("echo started", ISONOMY_KEEP_FOLDER="ckpt", ISONOMY_WEBHDFS="http://127.0.0.1:1")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(checkpoint_dir="/job"))
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    assert "stopped before its start: lease over" in arbiter.wait_for("exit").message
+    assert worker.communicate(timeout=10)[0] == ""
+    assert worker.returncode == 75
+
+
 def test_sigterm_of_yarn_is_a_stop(arbiter: FakeArbiter, run: Run) -> None:
     worker = run(_program(TRAINING))
     arbiter.wait_for("ready")
