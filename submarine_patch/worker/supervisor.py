@@ -20,7 +20,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.deadline import on_this_clock
 from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_SETTINGS, EXIT_STOPPED, ports, say, servers
 from submarine_patch.worker.again import script_of
-from submarine_patch.worker.checkpoints import StoreError
+from submarine_patch.worker.checkpoints import StoreError, patiently
 from submarine_patch.worker.child import DRAIN_S, Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
 from submarine_patch.worker.link import Link
@@ -40,6 +40,8 @@ MARGIN_S = 1.0
 KEEP_S = 60.0
 """How often to save a kept folder, besides at the program's end."""
 KEEP_AGAIN_S = 5.0
+KEEP_PATIENCE_S = 120.0
+"""How long to try to save the kept folder of a program that has ended, if no stop leaves less."""
 KEEP_SHARE = 0.5
 """Share of the time for a stop that the program gets if its folder must be saved afterwards."""
 AGAIN_S = 60.0
@@ -178,9 +180,12 @@ class Supervisor:
             await asyncio.gather(*others, return_exceptions=True)
         if self._progress_due.is_set():
             self._send_progress()
-        if kept is not None and _rank(start) == 0:
-            await self._keep(kept)
-        return self._verdict(code)
+        done = self._verdict(code)[0] == 0
+        if kept is None or _rank(start) != 0:
+            return self._verdict(code)
+        left_s = self._kill_at_s - self._stopped_s if self._stop.is_set() else KEEP_PATIENCE_S
+        lost = await self._keep(kept, left_s)
+        return (int(lost != ""), lost) if done else self._verdict(code)
 
     async def _again(self, child: Child) -> bool:
         """Wait until the program has finished and waits for another launch; False if it ends instead."""
@@ -223,17 +228,19 @@ class Supervisor:
                 await asyncio.sleep(KEEP_AGAIN_S)
         return kept
 
-    async def _keep(self, kept: KeptFolder) -> None:
-        folder = self._env["ISONOMY_KEEP_FOLDER"]
+    async def _keep(self, kept: KeptFolder, for_s: float = 0.0) -> str:
+        """Save the kept folder, and retry for so long; returns the problem."""
+        folder, problem = self._env["ISONOMY_KEEP_FOLDER"], ""
         async with self._keeping:
             step = self._parser.last.step if self._parser.last else 0
             try:
-                if await asyncio.to_thread(kept.keep):
+                if await asyncio.to_thread(patiently, kept.keep, for_s, say):
                     self._checkpointed(CheckpointLine(step, folder))
             except (StoreError, OSError) as e:
                 problem = f"{folder} could not be kept: {e}"
                 say(problem)
                 self._checkpointed(CheckpointLine(step, folder, problem))
+        return problem
 
     async def _keep_now_and_then(self, kept: KeptFolder) -> None:
         while True:

@@ -18,6 +18,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.worker.again import script_of
 from submarine_patch.worker.supervisor import command_line
 from tests.worker.arbiter import FakeArbiter
+from tests.worker.fake_webhdfs import FakeHdfs
 
 DATA = Path(__file__).parent / "data"
 REPO = str(Path(__file__).parents[2])
@@ -380,6 +381,29 @@ def test_a_kept_folder_is_a_checkpoint_when_the_program_writes_to_it(
     assert worker.wait(10) == 75
     assert arbiter.wait_for("exit").unsaved is not saves
     assert sum(m.HasField("checkpoint") for m in arbiter.messages) == 1 + saves
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_program_has_finished_only_once_its_kept_folder_is_saved(
+    arbiter: FakeArbiter, run: Run, tmp_path: Path, back: bool
+) -> None:
+    hdfs = FakeHdfs(tmp_path / "hdfs")
+    hdfs.full = True
+    patient = f"import sys; from submarine_patch.worker import supervisor as s; s.KEEP_PATIENCE_S = {60 * back}"
+    patient += "; sys.exit(s.main(sys.argv[1:]))"
+    program = f"mkdir {tmp_path}/ckpt; echo result >{tmp_path}/ckpt/state"
+    env = {"ISONOMY_KEEP_FOLDER": f"{tmp_path}/ckpt", "ISONOMY_WEBHDFS": hdfs.url}
+    worker = run(program, python=(sys.executable, "-c", patient), **env)
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(checkpoint_dir="/job"))
+    if back:
+        assert worker.stderr is not None
+        assert any("trying on" in line for line in worker.stderr)
+        hdfs.full = False
+    assert arbiter.wait_for("exit").code == worker.wait(10) == (not back)
+    assert bool(arbiter.wait_for("checkpoint").problem) is not back
+    assert ("could not be kept" in arbiter.wait_for("exit").message) is not back
+    hdfs.go()
 
 
 def test_a_stop_does_not_wait_for_the_kept_folder_nor_start_the_program(arbiter: FakeArbiter, run: Run) -> None:
