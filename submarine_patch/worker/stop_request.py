@@ -27,13 +27,14 @@ class StopRequest:
         self._armed = False
         self._lock = threading.Lock()
         self._watcher: threading.Thread | None = None
+        self._wakeup = -1
 
     def install(self) -> None:
         """Start to handle SIGTERM; from the main thread only."""
-        read_end, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, _left_to_the_watcher)
+        read_end, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._wake)
         self._watcher = threading.Thread(target=self._watch, args=(read_end,), name="stop-request", daemon=True)
         self._watcher.start()
         # a signal to a forked process waits until it no longer goes by this one's descriptor
@@ -47,7 +48,7 @@ class StopRequest:
         """A forked process (of a data loader, of a pool) has nothing to save, and its signals are not its parent's."""
         self.__init__()  # type: ignore[misc]
         signal.set_wakeup_fd(-1)
-        if signal.getsignal(signal.SIGTERM) is _left_to_the_watcher:
+        if signal.getsignal(signal.SIGTERM) == self._wake:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
@@ -55,7 +56,7 @@ class StopRequest:
         """Replace other SIGTERM handlers, such as MultiWorkerMirroredStrategy's; a forked process installs its own."""
         if self._watcher is None:
             self.install()
-        signal.signal(signal.SIGTERM, _left_to_the_watcher)
+        signal.signal(signal.SIGTERM, self._wake)
 
     def arm(self) -> None:
         """From now on SIGTERM only sets the flag, because there is state to save."""
@@ -96,6 +97,7 @@ class StopRequest:
                         os._exit(EXIT_STOPPED)
                 self._asked.set()
 
-
-def _left_to_the_watcher(*_: object) -> None:
-    """Python's own handler; without one no byte comes to the wakeup descriptor."""
+    def _wake(self, *_: object) -> None:
+        """Python's own handler, without which no byte comes to the descriptor, nor once an event loop has its own."""
+        with contextlib.suppress(OSError):
+            os.write(self._wakeup, bytes([signal.SIGTERM]))

@@ -326,6 +326,20 @@ def test_a_stop_leaves_a_session_its_loaders_and_the_end_of_a_loader_is_no_stop(
     assert arbiter.wait_for("checkpoint").step == 3
 
 
+def test_an_event_loop_of_the_script_hides_no_stop() -> None:
+    script = """
+import asyncio, os, signal
+from submarine_patch.worker.session import stop_request
+stop_request.arm()
+async def train():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, print)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.to_thread(stop_request.wait, 10)
+asyncio.run(train())
+"""
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": REPO}, timeout=60, check=True)
+
+
 def test_a_launcher_is_asked_once_its_session_has_ended(arbiter: FakeArbiter, run: Run) -> None:
     launcher = "import subprocess, sys, signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
     launcher += "session = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\nwhile True:\n    signal.pause()"
