@@ -37,6 +37,8 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
         words = shlex.split(command)
     except ValueError as e:
         raise _wrong(f"{e}; write quotes in pairs") from e
+    if re.search(r"(?:^|[^&\\\\])&\s*$", command):
+        raise _wrong("with & at its end it ends at once, and the job with it; leave it out")
     space = _space(parsed)
     _placeholders(command, space)
     if not PYTHON.fullmatch(words[0]):
@@ -83,7 +85,7 @@ def _program(word: str, local: Local) -> None:
     if word.endswith(".py") and "/" not in word:
         raise _wrong(f"{word} is no program; write python {word}, and add {_localize(word)}")
     near = difflib.get_close_matches(word, PROGRAMS, 1, 0.7)
-    if near and word not in PROGRAMS and shutil.which(word) is None:
+    if near and word.isalnum() and word not in PROGRAMS and shutil.which(word) is None:
         raise _wrong(f"{word}: no such program here; did you mean {near[0]}?")
 
 
@@ -96,7 +98,7 @@ def _script(words: list[str], local: Local) -> Path | None:
     script = next((w for w in words[1:] if w.endswith(".py") and not w.startswith("-")), None)
     if script is not None and words[0] == "cd":
         script = str(Path(words[1].rstrip(";"), script))
-    if script is None or "-m" in words or "-c" in words or script.startswith("/") or "%" in script:
+    if script is None or "-m" in words or "-c" in words or script.startswith(("/", "~", "$")) or "%" in script:
         return None
     parts = Path(script).parts
     if parts[0] not in local:

@@ -32,6 +32,7 @@ def notes(
 def test_a_good_script_has_no_notes() -> None:
     assert notes() == []
     assert notes("python -u train.py --text 'two words' --name größe") == []
+    assert notes("python $PWD/train.py --import isonomy") == notes("(python train.py --import isonomy)") == []
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ def test_a_good_script_has_no_notes() -> None:
         ("./go.sh", "go.sh is not among the files of the workers; add --localization FILE:."),
         ("prepare.py", "prepare.py is no program; write python prepare.py"),
         ("pyhton train.py", "pyhton: no such program here; did you mean python?"),
+        ("nohup python train.py > log 2>&1 &", "with & at its end it ends at once, and the job with it; leave it out"),
         ("python train.py --text 'open", "No closing quotation; write quotes in pairs"),
     ],
 )
