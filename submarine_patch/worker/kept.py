@@ -38,6 +38,8 @@ PAUSE_S = 1.0
 LOG_BYTES = 1 << 16
 """A file that grows by no more than this during a try is a log; one that grows faster may be half a checkpoint."""
 LINK = "-> "
+PART = ".isonomy-part"
+"""Name of a file that is being restored, beside its own place."""
 _LIST = re.compile(r"(\d{13}-\d{6})\.json")
 
 Seen = tuple[int, int, str]
@@ -111,7 +113,7 @@ class KeptFolder:
         for number, (path, digest) in enumerate(listed.items()):
             target = self._folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            part = target.with_name(f".{target.name}.part")
+            part = target.with_name(PART)
             try:
                 if digest.startswith(LINK):
                     part.symlink_to(digest.removeprefix(LINK))

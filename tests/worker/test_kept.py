@@ -72,6 +72,15 @@ def test_only_changed_files_are_written_and_unneeded_ones_are_deleted(tmp_path: 
     assert KeptFolder(store, one, 2).bring() == 2
 
 
+def test_files_of_any_name_are_restored(tmp_path: Path, store: LocalFiles) -> None:
+    names = ["x", ".x.part", "größe ä", "two\nlines", "\udcff", "ü" * 127]
+    one = folder(tmp_path, "one", **{name: f"{n}" for n, name in enumerate(names)})
+    os.utime(one / "x")  # the newest
+    assert KeptFolder(store, one, 1).keep()
+    assert KeptFolder(store, tmp_path / "two").bring() == len(names)
+    assert held(tmp_path / "two") == held(one)
+
+
 class Busy(LocalFiles):
     """A store during each of whose writes the program writes to one of its files."""
 
