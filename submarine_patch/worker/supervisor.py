@@ -138,7 +138,11 @@ class Supervisor:
         if self._stop.is_set():
             bringing.cancel()
             return EXIT_STOPPED, f"stopped before its start: {self._stop_reason}"
-        return await self._train(self._start.result(), port.number, bringing.result())
+        try:
+            kept = bringing.result()
+        except OSError as e:
+            return _failed(1, f"the kept folder cannot be restored: {e}")
+        return await self._train(self._start.result(), port.number, kept)
 
     async def _unless_stopped(self, waits: set[asyncio.Future[Any]], timeout_s: float | None = None) -> None:
         """Wait for one of these, for a stop, or until the time is over."""
@@ -216,7 +220,7 @@ class Supervisor:
     # ---- a folder of the program's own
 
     async def _bring(self, start: pb.Start) -> KeptFolder | None:
-        """Restore the kept folder, if there is one; retries until the store answers."""
+        """Restore the kept folder, if there is one; retries until the store answers. Raises OSError of this machine."""
         kept = kept_folder(self._env, start.checkpoint_dir)
         while kept is not None:
             try:
@@ -224,6 +228,8 @@ class Supervisor:
                 say(f"brought {files} files of {self._env['ISONOMY_KEEP_FOLDER']}")
                 break
             except (StoreError, OSError) as e:
+                if isinstance(e, OSError) and e.errno:  # a broken connection to the store has none
+                    raise
                 say(f"{e}; trying on")
                 await asyncio.sleep(KEEP_AGAIN_S)
         return kept

@@ -16,6 +16,8 @@ import pytest
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.worker.again import script_of
+from submarine_patch.worker.checkpoints import LocalFiles
+from submarine_patch.worker.kept import KeptFolder
 from submarine_patch.worker.supervisor import command_line
 from tests.worker.arbiter import FakeArbiter
 from tests.worker.fake_webhdfs import FakeHdfs
@@ -428,6 +430,21 @@ def test_a_stop_does_not_wait_for_the_kept_folder_nor_start_the_program(arbiter:
     assert "stopped before its start: lease over" in arbiter.wait_for("exit").message
     assert worker.communicate(timeout=10)[0] == ""
     assert worker.returncode == 75
+
+
+def test_a_kept_folder_that_cannot_be_written_here_fails_the_worker(
+    arbiter: FakeArbiter, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "one/state").mkdir(parents=True)
+    (tmp_path / "one/state/part").touch()
+    assert KeptFolder(LocalFiles(tmp_path / "hdfs"), tmp_path / "one", 1).keep()
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt/state").touch()  # among the files of the workers
+    worker = run("echo started", ISONOMY_KEEP_FOLDER=f"{tmp_path}/ckpt")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(checkpoint_dir=f"{tmp_path}/hdfs"))
+    assert "the kept folder cannot be restored: [Errno 17] File exists" in arbiter.wait_for("exit").message
+    assert (worker.communicate(timeout=10)[0], worker.returncode) == ("", 1)
 
 
 def test_sigterm_of_yarn_is_a_stop(arbiter: FakeArbiter, run: Run) -> None:
