@@ -106,11 +106,6 @@ class Child:
         """Kill the program's whole process group."""
         _kill(-self._process.pid, signal.SIGKILL)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the program has ended."""
-        return self._process.returncode is not None
-
     def again(self, argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None]) -> None:
         """Run the script anew in the program, which waits for it."""
         assert self._line is not None
@@ -172,37 +167,36 @@ def _answering(program: int) -> set[int]:
     return {pid for pid in handling if _is_armed(pid)} or handling - shells or shells
 
 
+def _read(path: str) -> bytes:
+    """A file of /proc; empty if the process has ended."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_bytes()
+    return b""
+
+
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat after the name, which need not be text; none if the process has ended."""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return [] if fields[0] in b"ZX" else fields
-    return []
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return fields if fields and fields[0] not in b"ZX" else []
 
 
 def _names_and_caught(pid: int) -> tuple[set[bytes], int]:
     """Its name, which for ./run.sh is the script's, and its program's; and the signals that it handles."""
+    status = dict(line.split(b":\t", 1) for line in _read(f"/proc/{pid}/status").split(b"\n") if b":\t" in line)
+    names = {status.get(b"Name", b"")}
     with contextlib.suppress(OSError):
-        lines = Path(f"/proc/{pid}/status").read_bytes().split(b"\n")
-        status = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
-        return {status[b"Name"], os.path.basename(os.readlink(b"/proc/%d/exe" % pid))}, int(status[b"SigCgt"], 16)
-    return set(), 0
+        names.add(os.path.basename(os.readlink(b"/proc/%d/exe" % pid)))
+    return names, int(status.get(b"SigCgt", b"0"), 16)
 
 
 def _is_loader(pid: int, parent: int | None, names: set[bytes], caught: int) -> bool:
     if _LOADER in names or caught & _BY_LOADERS != _BY_LOADERS:
         return _LOADER in names
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{parent}/cmdline").read_bytes()
-    return False
+    return _read(f"/proc/{pid}/cmdline") == _read(f"/proc/{parent}/cmdline")
 
 
 def _is_armed(pid: int) -> bool:
-    for name in Path(f"/proc/{pid}/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # a thread of it has ended meanwhile
-            if name.read_bytes().strip() == ARMED.encode():
-                return True
-    return False
+    return any(_read(f"{task}/comm").strip() == ARMED.encode() for task in Path(f"/proc/{pid}/task").glob("*"))
 
 
 async def _pump(pipe: int, sink: int, on_line: Callable[[str], None]) -> None:

@@ -218,12 +218,8 @@ def _read(files: Files, name: str) -> Mapping[str, str] | None:
         listed = json.loads(files.read(f"{ROOT}/{name}.json"))
     except (FileNotFoundError, ValueError):
         return None
-    safe = isinstance(listed, dict) and all(_inside(path) for path in listed)
+    safe = isinstance(listed, dict) and not any(p.startswith("/") or ".." in Path(p).parts for p in listed)
     return listed if safe else None
-
-
-def _inside(path: str) -> bool:
-    return not path.startswith("/") and ".." not in Path(path).parts
 
 
 def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | None:

@@ -16,10 +16,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self
 
 from submarine_patch.worker import EXIT_STOPPED, checkpoints
 from submarine_patch.worker.batches import Array, Batches
+from submarine_patch.worker.checkpoints import patiently
 from submarine_patch.worker.pacing import Pacer, Pacing
 from submarine_patch.worker.rank import Agreement
 from submarine_patch.worker.stop_request import StopRequest
@@ -34,7 +35,6 @@ PATIENCE_S = 120.0
 STOP_PATIENCE_S = 30.0
 """How long to retry the last checkpoint of a stop, whose deadline may be sooner."""
 NOT_METRICS = ("step", "paced")
-T = TypeVar("T")
 
 stop_request = StopRequest()
 finished = False
@@ -150,7 +150,7 @@ class Session(ABC):
         """
         self._declare(owners, named)
         try:
-            found = _patiently(self._found, PATIENCE_S)
+            found = patiently(self._found, PATIENCE_S, _say)
             chosen, parts = self._choose(found)
         except (checkpoints.StoreError, OSError) as e:
             raise SessionError(f"the newest checkpoint cannot be read: {e}") from e
@@ -183,7 +183,7 @@ class Session(ABC):
             return None, None
         step, nonce = int(told[1]), "".join(f"{int(n):04x}" for n in told[2:])
         chosen = checkpoints.Checkpoint(f"ckpt-{step}-{nonce}", step)
-        parts = found[1] if found is not None else _patiently(lambda: checkpoints.load(files, chosen), PATIENCE_S)
+        parts = found[1] if found is not None else patiently(lambda: checkpoints.load(files, chosen), PATIENCE_S, _say)
         if parts is None:
             raise SessionError(f"{self._where}/{chosen.name}: the chief could read it, this worker cannot")
         return chosen, parts
@@ -196,7 +196,7 @@ class Session(ABC):
         self._end_save()
         write = self._writing(export)
         if write is not None:
-            _patiently(write, for_s)
+            patiently(write, for_s, _say)
 
     def _begin_save(self) -> None:
         """Copy the present state, and write it in the background."""
@@ -329,8 +329,4 @@ def _say(problem: str) -> None:
     print(f"WARNING:isonomy:{problem}", file=sys.stderr, flush=True)
 
 
-def _patiently(call: Callable[[], T], for_s: float) -> T:
-    return checkpoints.patiently(call, for_s, _say)
-
-
-stop_request.install()
+stop_request.take_over()

@@ -29,12 +29,10 @@ class StopRequest:
         self._watcher: threading.Thread | None = None
         self._wakeup = -1
 
-    def install(self) -> None:
-        """Start to handle SIGTERM; from the main thread only."""
+    def _install(self) -> None:
         read_end, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._wake)
         self._watcher = threading.Thread(target=self._watch, args=(read_end,), name="stop-request", daemon=True)
         self._watcher.start()
         # a signal to a forked process waits until it no longer goes by this one's descriptor
@@ -53,9 +51,9 @@ class StopRequest:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def take_over(self) -> None:
-        """Replace other SIGTERM handlers, such as MultiWorkerMirroredStrategy's; a forked process installs its own."""
+        """Handle SIGTERM, in the main thread, in place of others such as MultiWorkerMirroredStrategy's."""
         if self._watcher is None:
-            self.install()
+            self._install()
         signal.signal(signal.SIGTERM, self._wake)
 
     def arm(self) -> None:

@@ -165,7 +165,7 @@ class Supervisor:
             helpers = {name: await Child.start(argv, env, self._on_side_line) for name, argv, env in beside}
         except OSError as e:
             return _failed(127, f"{self._command[0]} cannot be started: {e.strerror}")
-        helping = asyncio.ensure_future(self._fall_with(child, helpers))
+        helping = asyncio.gather(*(self._fall_with(child, *task, helper) for task, helper in helpers.items()))
         others = [asyncio.ensure_future(self._carry_out_stop(child)), asyncio.ensure_future(self._report())]
         if kept is not None and _rank(start) == 0:
             others.append(asyncio.ensure_future(self._keep_now_and_then(kept)))
@@ -176,7 +176,7 @@ class Supervisor:
             raise
         finally:
             for helper in helpers.values():
-                if not helper.ended:
+                if not helper.exit.done():
                     helper.kill()
             await helping
             for other in others:
@@ -307,13 +307,12 @@ class Supervisor:
         say("ending the programs" if self._serves else "the program did not end in time; killing it")
         child.kill()
 
-    async def _fall_with(self, child: Child, helpers: Mapping[servers.Task, Child]) -> None:
-        """Wait for the programs beside the first one; if one fails, kill the first, which may wait for it forever."""
-        for ended in asyncio.as_completed([_end_of(task, helper) for task, helper in helpers.items()]):
-            (kind, index), code = await ended
-            if code and not child.ended:
-                self._fallen = f"the {kind} {index} beside it ended with {code}"
-                child.kill()
+    async def _fall_with(self, child: Child, kind: str, index: int, helper: Child) -> None:
+        """Wait for a program beside the first one; if it fails, kill the first, which may wait for it forever."""
+        code = await helper.wait()
+        if code and not child.exit.done():
+            self._fallen = f"the {kind} {index} beside it ended with {code}"
+            child.kill()
 
     # ---- progress
 
@@ -398,10 +397,6 @@ def programs(
         serves = task[0] == servers.SERVER and servers.COMMAND in env
         found.append((task, command_line([env[servers.COMMAND]]) if serves else command, {**common, **own}))
     return found
-
-
-async def _end_of(task: servers.Task, helper: Child) -> tuple[servers.Task, int]:
-    return task, await helper.wait()
 
 
 def _rank(start: pb.Start) -> int:

@@ -122,7 +122,7 @@ def test_a_stop_asks_who_answers_it(tmp_path: Path, script: str, program: str, s
             command = f"{tmp_path}/run.sh"
         child = await Child.start(["/bin/bash", "-c", command], dict(os.environ), on_line)
         await asyncio.wait_for(ready.wait(), 60)
-        while not child.ended:
+        while not child.exit.done():
             child.stop()
             await asyncio.wait({child.exit}, timeout=0.25)
         await child.wait()
