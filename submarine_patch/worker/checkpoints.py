@@ -125,10 +125,8 @@ class LocalFiles(Files):
             shutil.rmtree(target, ignore_errors=True)
 
     def modified_s(self, path: str) -> float | None:
-        try:
-            return (self.root / path).stat().st_mtime
-        except FileNotFoundError:
-            return None
+        at = self.root / path
+        return at.stat().st_mtime if at.exists() else None
 
 
 class HdfsFiles(Files):

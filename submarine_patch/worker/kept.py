@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -61,7 +62,7 @@ class KeptFolder:
 
     def bring(self) -> int:
         """Restore the newest complete version; returns its number of files. Raises StoreError."""
-        lists = _lists(self._files)
+        lists, fresh = _lists(self._files), not self._folder.exists()
         if lists:  # this launch is later, whatever its machine's clock says
             self._launch = max(self._launch, f"{int(lists[0][:13]) + 1:013d}")
         for name in lists:
@@ -70,6 +71,8 @@ class KeptFolder:
             if listed is not None and self._fetched(version := {**listed, **links}):
                 self._there, self._held = version, {*listed.values()}
                 return len(listed)
+            if fresh:  # of a damaged version nothing may stay beside the previous one
+                shutil.rmtree(self._folder, ignore_errors=True)
         return 0
 
     def keep(self) -> bool:
@@ -228,8 +231,7 @@ def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | Non
     if not name or not checkpoint_dir:
         return None
     try:
-        files = files_of_env(checkpoint_dir, env)
+        return KeptFolder(files_of_env(checkpoint_dir, env), Path(os.getcwd(), name))
     except StoreError as e:
         say(f"{name} is not kept: {e}")
         return None
-    return KeptFolder(files, Path(os.getcwd(), name))

@@ -185,13 +185,17 @@ def test_a_damaged_copy_is_skipped(tmp_path: Path, store: LocalFiles, damage: st
     kept.keep()
     before = set(store.names("kept"))
     (one / "a").write_text("second")
+    (one / "2").mkdir()
+    (one / "2/part").write_text("first")  # the same digest as before, so that it is restored
+    os.utime(one / "2/part", (1, 1))
     kept.keep()
     for name in set(store.names("kept")) - before:
         at = store.root / "kept" / name
         if name.endswith(".json") == (damage == "no list"):
             at.unlink() if damage == "gone" else at.write_text("{")
     assert KeptFolder(store, tmp_path / "two").bring() == 1
-    assert held(tmp_path / "two")["a"] == "first"
+    assert held(tmp_path / "two") == {"a": "first"}
+    assert not (tmp_path / "two/2").exists()
 
 
 def test_an_old_launch_that_lingers_does_not_win(tmp_path: Path, store: LocalFiles) -> None:
