@@ -18,7 +18,7 @@ import java.util.Map;
 final class EventQueue {
   /** The most bytes of one request, but for its last event's. */
   static final int BYTES_AT_ONCE = 4 << 20;
-  /** The most asks of an app in one request; its others go to the queue's end. */
+  /** The most asks of an app in one request; its others go to the queue's end, unless nothing is asked any more. */
   static final int ASKS_AT_ONCE = 200;
   private final int capacity;
   /** The oldest first: by the object whose whole state it has, else by its number. */
@@ -79,7 +79,7 @@ final class EventQueue {
       if (oldest.size() == max || bytes >= BYTES_AT_ONCE) {
         break;
       }
-      if (event.hasAsk() && asks.merge(event.getAsk().getAppId(), 1, Integer::sum) > ASKS_AT_ONCE) {
+      if (event.getAsk().getCount() > 0 && asks.merge(event.getAsk().getAppId(), 1, Integer::sum) > ASKS_AT_ONCE) {
         later.put(waiting.getKey(), event);
       } else {
         oldest.add(event.build());

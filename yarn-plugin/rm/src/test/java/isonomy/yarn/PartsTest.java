@@ -139,6 +139,20 @@ class PartsTest {
     assertEquals(List.of(true), queue.peek(1000, 0).stream().map(Event::hasAttemptRemoved).toList());
   }
 
+  @Test
+  void anAskWhoseContainersAreGivenIsNeverToldAfterThem() throws InterruptedException {
+    EventQueue queue = new EventQueue(100_000);
+    for (int i = 0; i <= EventQueue.ASKS_AT_ONCE; i++) {
+      queue.add(ask(i, 1));
+    }
+    queue.add(ask(7_000, 0));
+    queue.add(Event.newBuilder().setContainerAllocated(GpuContainer.newBuilder().setAllocationRequestId(7_000)));
+    List<Event> first = queue.peek(1000, 0);
+    assertEquals(EventQueue.ASKS_AT_ONCE + 2, first.size());
+    assertEquals(7_000, first.get(EventQueue.ASKS_AT_ONCE).getAsk().getAllocationRequestId());
+    assertTrue(first.get(EventQueue.ASKS_AT_ONCE + 1).hasContainerAllocated());
+  }
+
   private static Event.Builder ask(int requestId, int count) {
     return Event.newBuilder().setAsk(Ask.newBuilder().setAttemptId("a").setAllocationRequestId(requestId).setCount(count));
   }
