@@ -74,6 +74,7 @@ class Arbiter:
             ev.ClusterSnapshot: self._snapshot,
             ev.NodeUp: self._node_up,
             ev.NodeDown: self._node_down,
+            ev.ClusterChanged: self._changed,
             ev.AppAdded: self._app_added,
             ev.AppUpdated: self._app_updated,
             ev.AppRemoved: self._app_removed,
@@ -385,6 +386,13 @@ class Arbiter:
         if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
             self.cluster.machines.forget({node.host} - self.cluster.down.keys())
+
+    def _changed(self, e: ev.ClusterChanged, now_s: float) -> None:
+        self.cluster.changed(e.queues, e.down)
+        if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
+            self.cluster.machines.forget(self.cluster.machines.known.machines.keys() - self.cluster.down.keys())
+        self.agents.changed(self.durable.live)  # their limits
+        self.clerk.request_round(now_s + self.settings.settle_s)
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")

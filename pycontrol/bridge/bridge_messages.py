@@ -16,6 +16,7 @@ from pycontrol.model.events import (
     AskChanged,
     AttemptAdded,
     AttemptRemoved,
+    ClusterChanged,
     ClusterReady,
     ClusterSnapshot,
     ContainerGone,
@@ -169,6 +170,7 @@ def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
         queues=tuple(queue_of(q) for q in message.queues),
         rm_life=message.rm_life,
         switch=_switch_of(message),
+        down=tuple(value_of(NodeDown, n) for n in message.down),
     )
 
 
@@ -193,6 +195,9 @@ def event_of(message: pb.Event) -> Event | None:
     match kind:
         case "node_up":
             return NodeUp(node_of(message.node_up))
+        case "unasked":
+            told = snapshot_of(message.unasked)
+            return ClusterChanged(told.queues, told.down)
         case "app_added":
             return AppAdded(app_of(message.app_added))
         case "app_updated":

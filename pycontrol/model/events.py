@@ -31,6 +31,8 @@ class ClusterSnapshot:
     """Id of this run of the ResourceManager's scheduler; empty: not known."""
     switch: ModeSwitch = ModeSwitch()
     """In other modes than on the cluster is never ready; in mode off the snapshot has nothing else."""
+    down: tuple[NodeDown, ...] = ()
+    """Nodes that are not there, and why."""
 
 
 @value
@@ -46,6 +48,14 @@ class NodeDown:
 
     node_id: str
     reason: str = ""
+
+
+@value
+class ClusterChanged:
+    """Queues were made or removed, or nodes that are not there were taken out: these are all."""
+
+    queues: tuple[Queue, ...]
+    down: tuple[NodeDown, ...] = ()
 
 
 @value
@@ -364,7 +374,7 @@ class Decided:
 
 
 OfApps = AppAdded | AppUpdated | AppRemoved | AttemptAdded | AttemptRemoved | AskChanged | ContainerUp | ContainerGone
-OfCluster = ClusterSnapshot | NodeUp | NodeDown | DirectiveDone | ClusterReady | ClusterLost
+OfCluster = ClusterSnapshot | NodeUp | NodeDown | ClusterChanged | DirectiveDone | ClusterReady | ClusterLost
 OfAgents = AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
 OfControlPlane = OperatorCommand | ExchangePosted | StandbyRestored | Tick | ClockStepped | ClusterTime | Decided
 Event = OfApps | OfCluster | OfAgents | OfControlPlane

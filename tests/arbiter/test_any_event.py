@@ -26,6 +26,7 @@ from tests.arbiter.mini import CELLS, Mini
 SETTINGS = Settings(lease_s=30, grant_timeout_s=10, recovery_s=2, round_retry_s=3)
 APPS = ("a", "b", "c", "d")
 HOSTS = ("n1", "n2", "n3")
+QUEUES = (Queue("root.full", 0.0, 0.0), Queue("root.b", default_partition="p"))
 
 
 class Noise:
@@ -37,6 +38,7 @@ class Noise:
             self.snapshot,
             self.node_up,
             lambda: ev.NodeDown(f"{self.host()}:1", "lost"),
+            lambda: ev.ClusterChanged(QUEUES[: self.r.randrange(3)]),
             lambda: ev.AppAdded(self.app()),
             lambda: ev.AppUpdated(self.app()),
             lambda: ev.AppRemoved(self.name(), self.r.choice(["", "KILLED"])),
@@ -177,7 +179,7 @@ class Noise:
             tuple({a.app_id: a for a in (self.app() for _ in range(r.randrange(5)))}.values()),
             tuple(self.ask() for _ in range(r.randrange(4))),
             tuple({c.container_id: c for c in containers}.values()),
-            (Queue("root.full", 0.0, 0.0), Queue("root.b", default_partition="p")),
+            QUEUES,
             r.choice(["", "l1", "l1", "l2"]),
         )
 

@@ -198,6 +198,18 @@ def test_a_round_in_progress_is_aborted_when_leases_are_suspended(event: ev.Even
     assert len(m.held("a")) == 1
 
 
+def test_a_round_goes_on_when_yarn_makes_a_queue() -> None:
+    m = Mini(ByVirtualCluster(Tiresias(), {}), nodes=(("n1", 4), ("n2", 4)), supply=CELLS)
+    plans: list[ev.Decided] = []
+    m.decide, decide = lambda e: plans.append(decide(e)) or ev.Tick(), m.decide  # type: ignore[method-assign, assignment, func-returns-value, return-value]
+    m.app("a", gang=2, queue="root.a")
+    m.run(2)
+    made = ev.ClusterChanged((Queue("root.a"), Queue("root.b")))
+    m.a.handle_all([made, plans[0]], m.now)
+    assert len(m.held("a")) == 2
+    assert m.a.cluster.queues.keys() == {"root.a", "root.b"}
+
+
 def test_directives_of_two_journals_have_different_ids() -> None:
     ids = []
     for journal_id in ("1234abcd", "5678ef00"):

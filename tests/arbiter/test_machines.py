@@ -126,8 +126,15 @@ def test_machines_that_may_come_back_are_awaited_and_others_not() -> None:
     a.handle(ev.NodeDown("moved:1", "SHUTDOWN"), 14.0)
     assert a.cluster.down == {"n0": ("n0:1", "SHUTDOWN"), "lost": ("lost:1", "LOST")}
     assert a.cluster.machines.known.machines.keys() == {*CONFIGURED.machines, "lost", "moved"}
-    a.handle(ev.ClusterSnapshot(True, nodes[:1], (), (), ()), 20.0)
-    a.handle(ev.Tick(), 31.0)
+    told = (ev.NodeDown("lost:1", "LOST"), ev.NodeDown("n0:1", "SHUTDOWN"), ev.NodeDown("gone:1", "DECOMMISSIONED"))
+    a.handle(ev.ClusterSnapshot(True, nodes[3:], (), (), (), down=told), 15.0)
+    assert a.cluster.down == {"n0": ("n0:1", "SHUTDOWN"), "lost": ("lost:1", "LOST")}, "as before the snapshot"
+    a.handle(ev.Tick(), 26.0)
+    a.handle(ev.ClusterChanged((), (ev.NodeDown("lost:1", "DECOMMISSIONED"), *told[1:])), 27.0)
+    assert a.cluster.down == {"n0": ("n0:1", "SHUTDOWN")}, "it was down, and is taken out now"
+    assert a.cluster.machines.known.machines.keys() == {*CONFIGURED.machines, "moved"}
+    a.handle(ev.ClusterSnapshot(True, nodes[:1], (), (), ()), 30.0)
+    a.handle(ev.Tick(), 41.0)
     assert a.cluster.machines.known.machines.keys() == CONFIGURED.machines.keys()
-    a.handle(ev.NodeUp(nodes[2]), 32.0)
+    a.handle(ev.NodeUp(nodes[2]), 42.0)
     assert a.cluster.machines.known.machines["gone"].gpus == 4

@@ -42,6 +42,15 @@ def test_a_moved_app_takes_its_gpus_to_the_new_queue() -> None:
     assert rooms(m, "a") == [{"root.r": -2}]  # more than its new queue may have
 
 
+def test_a_queue_that_yarn_makes_has_its_limit_at_once() -> None:
+    m = Mini(nodes=(("n1", 8),), queues=QUEUES)
+    m.app("a", gang=2, gangs=4, queue="root.free.made")
+    m.send(ev.ClusterChanged((*QUEUES, Queue("root.free.made", 0.5, 0.5))))
+    assert rooms(m, "a") == [{"root.free.made": 4}]
+    m.run(5)
+    assert len(m.held("a")) == 4
+
+
 def test_queues_below_one_share_its_maximum() -> None:
     above = Queue("root.p", 0.5, 0.5, leaf=False)
     m = Mini(nodes=(("n1", 8),), queues=(above, Queue("root.p.q", 0.25, 0.5), Queue("root.p.r", 0.25, 0.5)))

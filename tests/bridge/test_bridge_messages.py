@@ -13,6 +13,7 @@ from pycontrol.model.events import (
     AskChanged,
     AttemptAdded,
     AttemptRemoved,
+    ClusterChanged,
     ClusterReady,
     ClusterSnapshot,
     ContainerGone,
@@ -98,6 +99,10 @@ CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1"
     [
         ({"node_up": WIRE_NODE}, NodeUp(NODE)),
         ({"node_down": pb.NodeDown(node_id="n1:1", reason="LOST")}, NodeDown("n1:1", "LOST")),
+        (
+            {"unasked": pb.Snapshot(queues=[pb.Queue(path="root.q")], down=[pb.NodeDown(node_id="n9:1")])},
+            ClusterChanged((Queue("root.q", 0.0, 0.0),), (NodeDown("n9:1"),)),
+        ),
         ({"app_added": WIRE_APP}, AppAdded(APP)),
         ({"app_updated": WIRE_APP}, AppUpdated(APP)),
         ({"app_removed": pb.AppRemoved(app_id="app", final_state="FAILED")}, AppRemoved("app", "FAILED")),
@@ -204,10 +209,12 @@ def test_snapshot_leaves_ended_containers_out() -> None:
         containers=[WIRE_CONTAINER, ended, killed],
         queues=[queue, parent],
         rm_life="e",
+        down=[pb.NodeDown(node_id="n9:1", reason="LOST")],
     )
     assert snapshot_of(snapshot) == ClusterSnapshot(
-        True, (NODE,), (APP,), (ASK,), (CONTAINER, ending), (Queue("root.q", 0.5, 1.0), tree), "e"
-    )
+        True, (NODE,), (APP,), (ASK,), (CONTAINER, ending), (Queue("root.q", 0.5, 1.0), tree), "e",
+        down=(NodeDown("n9:1", "LOST"),),
+    )  # fmt: skip
 
 
 def test_the_mode_and_that_of_plugins_that_name_none() -> None:

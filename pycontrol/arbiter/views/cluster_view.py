@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pycontrol.arbiter.views.workers import Asks
 from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, Queue, YarnApp, attribute
-from pycontrol.model.events import ClusterSnapshot
+from pycontrol.model.events import ClusterSnapshot, NodeDown
 from pycontrol.model.grouping import Tables
 from pycontrol.model.topology import Gpu, Machine, Topology, count_by_host
 
@@ -86,8 +86,6 @@ class ClusterView:
         self._next_life = e.rm_life
         self.seen, self.heard, self.ready, self.switch = True, True, False, e.switch
         self.nodes = {n.node_id: n for n in e.nodes}
-        self.down.clear()
-        self.queues = {q.path: q for q in e.queues}
         self.apps = {a.app_id: a for a in e.apps}
         self.refusals.keep({n.host for n in e.nodes}, self.apps)
         self.asks = Asks(e.asks, now_s, self.asks.since_s)
@@ -98,12 +96,20 @@ class ClusterView:
         self.unleased_changed = True
         self.watched_since_s = None if e.switch.mode is Mode.OFF else now_s
         self.machines.reset(e.nodes)
-        self.hosts_changes += 1
+        self.changed(e.queues, e.down)
         return resumed
 
     def became_ready(self) -> None:
         """The ResourceManager of the newest snapshot has recovered."""
         self.ready, self.rm_life = True, self._next_life
+
+    def changed(self, queues: Iterable[Queue], down: Iterable[NodeDown]) -> None:
+        """Replaces the queues, and the nodes that are not there."""
+        self.queues = {q.path: q for q in queues}
+        self.down.clear()
+        for gone in down:
+            self.node_down(gone.node_id, gone.reason)
+        self.hosts_changes += 1
 
     def lost(self) -> None:
         """The connection to the ResourceManager is lost."""

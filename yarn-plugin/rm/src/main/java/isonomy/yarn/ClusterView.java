@@ -8,12 +8,15 @@ import isonomy.wire.v1.Node;
 import isonomy.wire.v1.PartitionCapacity;
 import isonomy.wire.v1.Queue;
 import isonomy.wire.v1.Snapshot;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.BinaryOperator;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
@@ -25,6 +28,7 @@ import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.QueueState;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.nodelabels.AttributeValue;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
@@ -43,8 +47,8 @@ final class ClusterView {
   private final GpuIds ids;
   /** The last message of each node. */
   private final Map<NodeId, Node> told = new ConcurrentHashMap<>();
-  /** The paths of the queues in the last snapshot: YARN makes some by itself when their first app arrives. */
-  volatile Set<String> toldQueues = Set.of();
+  /** What `unasked` said last. */
+  volatile Snapshot toldUnasked = Snapshot.getDefaultInstance();
 
   ClusterView(IsonomyScheduler scheduler, DrainingContainers ending, GpuIds ids) {
     this.scheduler = scheduler;
@@ -95,6 +99,25 @@ final class ClusterView {
     told.remove(node);
   }
 
+  /** What YARN changes without telling schedulers: the queues, and the newest node of each host that is not there. */
+  Snapshot unasked() {
+    Snapshot.Builder unasked = Snapshot.newBuilder();
+    RMContext rm = scheduler.getRMContext();
+    Set<String> excluded = rm.getNodesListManager().getHostsReader().getExcludedHosts();
+    Map<String, RMNode> newest = Stream.of(rm.getRMNodes(), rm.getInactiveRMNodes())
+        .flatMap(nodes -> nodes.values().stream())
+        .filter(n -> n.getState() == NodeState.UNHEALTHY || n.getState().isInactiveState())
+        .filter(n -> scheduler.getNode(n.getNodeID()) == null)
+        .collect(Collectors.toMap(RMNode::getHostName, n -> n,
+            BinaryOperator.maxBy(Comparator.comparing(RMNode::getLastHealthReportTime))));
+    newest.forEach((host, n) -> unasked.addDownBuilder().setNodeId(n.getNodeID().toString())
+        .setReason((excluded.contains(host) ? NodeState.DECOMMISSIONED : n.getState()).name()));
+    scheduler.underReadLock(() -> scheduler.getCapacitySchedulerQueueManager().getQueues().values()
+        .forEach(queue -> unasked.addQueues(queue(queue))));
+    toldUnasked = unasked.build();
+    return toldUnasked;
+  }
+
   /** The application; null if the scheduler does not know it. */
   Application application(ApplicationId id) {
     RMApp app = scheduler.getRMContext().getRMApps().get(id);
@@ -140,10 +163,7 @@ final class ClusterView {
           snapshot.addApplications(app);
         }
       }
-      for (CSQueue queue : scheduler.getCapacitySchedulerQueueManager().getQueues().values()) {
-        snapshot.addQueues(queue(queue));
-      }
-      toldQueues = snapshot.getQueuesList().stream().map(Queue::getPath).collect(Collectors.toSet());
+      snapshot.mergeFrom(unasked());
     });
     scheduler.asks.all().forEach(ask -> snapshot.addAsks(scheduler.told(ask)));
     return snapshot.addAllContainers(ending.all());

@@ -60,6 +60,8 @@ final class EventQueue {
         return List.of("node", event.getNodeUp().getNodeId());
       case APP_UPDATED:
         return List.of("app", event.getAppUpdated().getAppId());
+      case UNASKED:
+        return "unasked";
       default:
         return event.getSeq();
     }

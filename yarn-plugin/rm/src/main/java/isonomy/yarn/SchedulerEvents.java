@@ -8,6 +8,7 @@ import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.NodeDown;
+import isonomy.wire.v1.Snapshot;
 import java.util.List;
 import java.util.Set;
 import java.util.function.BiFunction;
@@ -43,10 +44,12 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEv
 
 /** Reports the events that the scheduler has handled to the control plane. */
 final class SchedulerEvents {
+  private static final long LOOK_MS = 5_000;
   private final IsonomyScheduler scheduler;
   private final ClusterView view;
   private final AskBook asks;
   private final DrainingContainers ending;
+  private long lookedMs;
 
   SchedulerEvents(IsonomyScheduler scheduler, ClusterView view, AskBook asks, DrainingContainers ending) {
     this.scheduler = scheduler;
@@ -100,8 +103,22 @@ final class SchedulerEvents {
     if ((node.getState() == NodeState.DECOMMISSIONING) != view.told(node.getNodeID()).getDecommissioning()) {
       node(node);
     }
+    long nowMs = System.currentTimeMillis();
     if (!ending.isEmpty()) {
-      ending.heartbeat(node.getNodeID().toString(), System.currentTimeMillis());
+      ending.heartbeat(node.getNodeID().toString(), nowMs);
+    }
+    if (nowMs - lookedMs >= LOOK_MS) {
+      lookedMs = nowMs;
+      look();
+    }
+  }
+
+  /** Tells the queues and the nodes that are not there, if they changed. */
+  private void look() {
+    Snapshot before = view.toldUnasked;
+    Snapshot now = view.unasked();
+    if (!now.equals(before)) {
+      scheduler.emit(() -> Event.newBuilder().setUnasked(now));
     }
   }
 
@@ -150,8 +167,8 @@ final class SchedulerEvents {
   private void application(ApplicationId id, BiFunction<Event.Builder, Application, Event.Builder> put) {
     scheduler.emit(() -> {
       Application app = view.application(id);
-      if (app != null && !view.toldQueues.contains(app.getQueue())) {
-        scheduler.resend();
+      if (app != null && view.toldUnasked.getQueuesList().stream().noneMatch(q -> q.getPath().equals(app.getQueue()))) {
+        look();
       }
       return app == null ? null : put.apply(Event.newBuilder(), app);
     });

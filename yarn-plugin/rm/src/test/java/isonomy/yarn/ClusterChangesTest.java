@@ -12,8 +12,12 @@ import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Kill;
 import isonomy.wire.v1.Node;
+import isonomy.wire.v1.NodeDown;
 import isonomy.wire.v1.Queue;
 import isonomy.wire.v1.Snapshot;
+import isonomy.yarn.scale.SimulatedNode;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -24,7 +28,13 @@ import org.apache.hadoop.yarn.api.records.NodeLabel;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.nodelabels.CommonNodeLabelsManager;
+import org.apache.hadoop.yarn.server.api.records.NodeHealthStatus;
+import org.apache.hadoop.yarn.server.api.records.NodeStatus;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeDecommissioningEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeEventType;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeStatusEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.QueueMetrics;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -95,6 +105,73 @@ class ClusterChangesTest extends MiniYarn {
     }
   }
 
+  /** What the events have said is what a snapshot says. */
+  private void agreed() throws Exception {
+    List<Set<?>> known = control.known();
+    assertEquals(ScriptedControlPlane.known(again()), known);
+  }
+
+  private void awaitDown(NodeDown... nodes) throws Exception {
+    for (int i = 0; i < 400 && !control.known().get(1).equals(Set.of(nodes)); i++) {
+      Thread.sleep(50);
+    }
+    assertEquals(Set.of(nodes), control.known().get(1));
+  }
+
+  @Test
+  void whatTheEventsSayIsWhatASnapshotSays() throws Exception {
+    control.awaitSnapshot(1);
+    cluster.waitForNodeManagersToConnect(20_000);
+    RMContext rm = cluster.getResourceManager().getRMContext();
+    SimulatedNode lost = node(1, rm);
+    SimulatedNode sick = node(2, rm);
+    SimulatedNode outSick = node(3, rm);
+    SimulatedNode outLost = node(4, rm);
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      running(app);
+      ask(app, 2, 6);
+      agreed();
+      for (SimulatedNode node : List.of(sick, outSick)) {
+        tell(new RMNodeStatusEvent(node.id, NodeStatus.newInstance(node.id, 1, List.of(), List.of(),
+            NodeHealthStatus.newInstance(false, "a disk", 1), null, null, null)));
+        control.await(e -> e.getNodeDown().getNodeId().equals(node.id.toString()));
+      }
+      for (SimulatedNode node : List.of(lost, outLost)) {
+        tell(new RMNodeEvent(node.id, RMNodeEventType.EXPIRE));
+        control.await(e -> e.getNodeDown().getNodeId().equals(node.id.toString()));
+      }
+      agreed();
+      tell(new RMNodeEvent(outSick.id, RMNodeEventType.DECOMMISSION));
+      Path excluded = Files.writeString(attributes.resolve("excluded"), outLost.id.getHost());
+      Configuration hosts = new Configuration(conf);
+      hosts.set(YarnConfiguration.RM_NODES_EXCLUDE_FILE_PATH, excluded.toString());
+      rm.getNodesListManager().refreshNodes(hosts);
+      awaitDown(down(lost, "LOST"), down(sick, "UNHEALTHY"));
+      agreed();
+      rm.getInactiveRMNodes().remove(lost.id);  // as yarn.resourcemanager.node-removal-untracked.timeout-ms does
+      sick.register(List.of());
+      sick.heartbeat();
+      awaitDown();
+      agreed();
+    }
+    control.await(Event::hasAppRemoved);
+    agreed();
+  }
+
+  private static SimulatedNode node(int number, RMContext rm) throws Exception {
+    SimulatedNode node = new SimulatedNode(rm.getResourceTrackerService(), number, UnmanagedApp.resource(4));
+    node.register(List.of());
+    return node;
+  }
+
+  private static NodeDown down(SimulatedNode node, String reason) {
+    return NodeDown.newBuilder().setNodeId(node.id.toString()).setReason(reason).build();
+  }
+
+  private void tell(RMNodeEvent event) {
+    cluster.getResourceManager().getRMContext().getDispatcher().getEventHandler().handle(event);
+  }
+
   @Test
   void movesPrioritiesAndWhatWaitsAreSeen() throws Exception {
     Snapshot first = control.awaitSnapshot(1);
@@ -143,15 +220,18 @@ class ClusterChangesTest extends MiniYarn {
   void aQueueThatYarnMakesForItsFirstAppIsToldAtOnce() throws Exception {
     control.awaitSnapshot(1);
     try (UnmanagedApp app = new UnmanagedApp(conf, "alice", "root.users.alice")) {
-      Snapshot second = control.awaitSnapshot(2);
-      assertEquals(app.id.toString(), second.getApplications(0).getAppId());
-      Queue made = second.getQueuesList().stream()
+      Event told = control.await(
+          e -> e.getUnasked().getQueuesList().stream().anyMatch(q -> q.getPath().equals("root.users.alice")));
+      Queue made = told.getUnasked().getQueuesList().stream()
           .filter(q -> q.getPath().equals("root.users.alice")).findFirst().orElseThrow();
       assertTrue(made.getAbsoluteMaxCapacity() <= 0.25);
+      Event added = control.await(e -> e.getAppAdded().getAppId().equals(app.id.toString()));
+      assertTrue(told.getSeq() < added.getSeq());
     }
     try (UnmanagedApp later = new UnmanagedApp(conf, "alice", "root.users.alice")) {
       control.await(e -> e.hasAppAdded() && e.getAppAdded().getAppId().equals(later.id.toString()));
-      assertEquals(2, control.snapshots(), "it is known");
+      assertEquals(1, control.snapshots());
+      agreed();
     }
   }
 

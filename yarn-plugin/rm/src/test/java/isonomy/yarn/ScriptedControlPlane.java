@@ -3,20 +3,31 @@ package isonomy.yarn;
 import com.google.protobuf.ByteString;
 import com.google.protobuf.InvalidProtocolBufferException;
 import isonomy.wire.v1.Ack;
+import isonomy.wire.v1.Application;
+import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Directives;
 import isonomy.wire.v1.Event;
+import isonomy.wire.v1.Node;
+import isonomy.wire.v1.NodeDown;
 import isonomy.wire.v1.Query;
 import isonomy.wire.v1.QueryReply;
+import isonomy.wire.v1.Queue;
 import isonomy.wire.v1.Request;
 import isonomy.wire.v1.Response;
 import isonomy.wire.v1.Snapshot;
 import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.function.Predicate;
+import java.util.stream.Collectors;
 
 /** A control plane that records what it hears and decides what the test says. */
 final class ScriptedControlPlane implements ControlPlane {
@@ -134,6 +145,85 @@ final class ScriptedControlPlane implements ControlPlane {
       wait(left);
     }
     return snapshots.get(number - 1);
+  }
+
+  /** What it knows: its newest snapshot, and what the events since then change. Taken out is as good as never there. */
+  synchronized List<Set<?>> known() {
+    Snapshot newest = snapshots.get(snapshots.size() - 1);
+    Map<String, Node> nodes = by(newest.getNodesList(), Node::getNodeId);
+    Map<String, NodeDown> down = by(newest.getDownList(), n -> host(n.getNodeId()));
+    Map<String, Application> apps = by(newest.getApplicationsList(), Application::getAppId);
+    Collection<Queue> queues = newest.getQueuesList();
+    Map<Object, Ask> asks = by(newest.getAsksList(), ScriptedControlPlane::key);
+    for (Event event : events) {
+      if (event.getSeq() <= newest.getLastSeq()) {
+        continue;
+      }
+      switch (event.getKindCase()) {
+        case NODE_UP:
+          nodes.put(event.getNodeUp().getNodeId(), event.getNodeUp());
+          down.remove(host(event.getNodeUp().getNodeId()));
+          break;
+        case NODE_DOWN:
+          nodes.remove(event.getNodeDown().getNodeId());
+          down.put(host(event.getNodeDown().getNodeId()), event.getNodeDown());
+          break;
+        case APP_ADDED:
+          apps.put(event.getAppAdded().getAppId(), event.getAppAdded());
+          break;
+        case APP_UPDATED:
+          apps.put(event.getAppUpdated().getAppId(), event.getAppUpdated());
+          break;
+        case ATTEMPT_ADDED:
+          apps.computeIfPresent(event.getAttemptAdded().getAppId(),
+              (id, app) -> app.toBuilder().setAttemptId(event.getAttemptAdded().getAttemptId()).build());
+          break;
+        case ATTEMPT_REMOVED:
+          asks.values().removeIf(ask -> ask.getAttemptId().equals(event.getAttemptRemoved().getAttemptId()));
+          break;
+        case APP_REMOVED:
+          apps.remove(event.getAppRemoved().getAppId());
+          break;
+        case UNASKED:
+          queues = event.getUnasked().getQueuesList();
+          down = by(event.getUnasked().getDownList(), n -> host(n.getNodeId()));
+          break;
+        case ASK:
+          asks.put(key(event.getAsk()), event.getAsk());
+          break;
+        default:
+          break;
+      }
+    }
+    asks.values().removeIf(ask -> ask.getCount() == 0);
+    return all(nodes.values(), down.values(), apps.values(), asks.values(), queues);
+  }
+
+  /** The same of a snapshot alone. */
+  static List<Set<?>> known(Snapshot s) {
+    return all(s.getNodesList(), s.getDownList(), s.getApplicationsList(), s.getAsksList(), s.getQueuesList());
+  }
+
+  private static List<Set<?>> all(
+      Collection<Node> nodes, Collection<NodeDown> down, Collection<Application> apps, Collection<Ask> asks,
+      Collection<Queue> queues) {
+    return List.of(Set.copyOf(nodes), down.stream()
+        .filter(n -> !Set.of("DECOMMISSIONED", "SHUTDOWN").contains(n.getReason())).collect(Collectors.toSet()),
+        Set.copyOf(apps), Set.copyOf(asks), Set.copyOf(queues));
+  }
+
+  private static <K, V> Map<K, V> by(List<V> values, Function<V, K> key) {
+    Map<K, V> map = new HashMap<>();
+    values.forEach(value -> map.put(key.apply(value), value));
+    return map;
+  }
+
+  private static String host(String nodeId) {
+    return nodeId.substring(0, nodeId.lastIndexOf(':'));
+  }
+
+  private static Object key(Ask ask) {
+    return List.of(ask.getAttemptId(), ask.getAllocationRequestId(), ask.getPriority(), ask.getGpus());
   }
 
   synchronized int snapshots() {
