@@ -19,6 +19,7 @@ import org.apache.hadoop.yarn.api.resource.PlacementConstraint.AbstractConstrain
 import org.apache.hadoop.yarn.api.resource.PlacementConstraint.And;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraint.SingleConstraint;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraint.TargetExpression;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint.TargetExpression.TargetType;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraints;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
@@ -358,11 +359,20 @@ final class AskBook {
 
   /** The partition that a request of the constraint API names; empty, so the default one, if it names none. */
   static String partition(SchedulingRequest request) {
-    PlacementConstraint constraint = request.getPlacementConstraint();
-    return (constraint == null ? Stream.<TargetExpression>empty() : targets(constraint.getConstraintExpr()))
-        .filter(target -> PlacementConstraints.NODE_PARTITION.equals(target.getTargetKey()))
+    return targets(request).filter(target -> PlacementConstraints.NODE_PARTITION.equals(target.getTargetKey()))
         .map(TargetExpression::getTargetValues).filter(values -> values != null && values.size() == 1)
         .findFirst().map(values -> values.iterator().next()).orElse("");
+  }
+
+  /** Whether it is limited to nodes with some attributes, which do not come and go as containers do. */
+  static boolean wantsAttributes(SchedulingRequest request) {
+    return targets(request).anyMatch(target -> target.getTargetType() == TargetType.NODE_ATTRIBUTE
+        && !PlacementConstraints.NODE_PARTITION.equals(target.getTargetKey()));
+  }
+
+  private static Stream<TargetExpression> targets(SchedulingRequest request) {
+    PlacementConstraint constraint = request.getPlacementConstraint();
+    return constraint == null ? Stream.empty() : targets(constraint.getConstraintExpr());
   }
 
   private static Stream<TargetExpression> targets(AbstractConstraint constraint) {

@@ -19,6 +19,7 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceSizing;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraint;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerEventType;
@@ -26,6 +27,8 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerAppUtils
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerUtils;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.constraint.InvalidAllocationTagsQueryException;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.constraint.PlacementConstraintsUtil;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.Resources;
 import org.slf4j.Logger;
@@ -83,10 +86,14 @@ final class Directives {
     if (!scheduler.ready()) {
       throw new RejectedException("the ResourceManager is recovering");
     }
-    FiCaSchedulerApp app = attempt(ApplicationAttemptId.fromString(place.getAttemptId()));
+    FiCaSchedulerApp app = scheduler.running(ApplicationAttemptId.fromString(place.getAttemptId()));
+    if (app == null) {
+      throw new RejectedException("attempt " + place.getAttemptId() + " is not running");
+    }
     AskBook.Entry ask = ask(app, place);
     FiCaSchedulerNode node = node(app, place);
     checkLimitedTo(app, ask, node);
+    checkAttributes(app, ask, node);
     checkGpusFree(node, place.getGpuIdsList());
 
     Set<ContainerId> before = new HashSet<>();
@@ -103,14 +110,6 @@ final class Directives {
     LOG.info("Placed {} on {} with GPUs {} of lease {}",
         container.getContainerId(), place.getNodeId(), place.getGpuIdsList(), place.getLeaseId());
     return container.getContainerId().toString();
-  }
-
-  private FiCaSchedulerApp attempt(ApplicationAttemptId id) throws RejectedException {
-    FiCaSchedulerApp app = scheduler.running(id);
-    if (app == null) {
-      throw new RejectedException("attempt " + id + " is not running");
-    }
-    return app;
   }
 
   private AskBook.Entry ask(FiCaSchedulerApp app, Place place) throws RejectedException {
@@ -177,6 +176,20 @@ final class Directives {
     if (!ask.onlyOn.isEmpty() && !ask.onlyOn.contains(node.getNodeName()) && !ask.onlyOn.contains(node.getRackName())) {
       throw new RejectedException("the ask is limited to " + ClusterView.told(ask.onlyOn.toString())
           + ", which node " + node.getNodeID() + " is not on");
+    }
+  }
+
+  private void checkAttributes(FiCaSchedulerApp app, AskBook.Entry ask, FiCaSchedulerNode node)
+      throws RejectedException {
+    SchedulingRequest asked = ask.original;
+    RMContext rm = scheduler.getRMContext();
+    try {
+      if (asked != null && AskBook.wantsAttributes(asked) && !PlacementConstraintsUtil.canSatisfyConstraints(
+          app.getApplicationId(), asked, node, rm.getPlacementConstraintManager(), rm.getAllocationTagsManager())) {
+        throw RejectedException.excluded("node " + node.getNodeID() + " does not meet the ask's placement constraint");
+      }
+    } catch (InvalidAllocationTagsQueryException e) {
+      throw new RejectedException("the ask's placement constraint: " + e.getMessage());
     }
   }
 

@@ -2,6 +2,8 @@ package isonomy.yarn;
 
 import static java.util.stream.Collectors.toList;
 import static java.util.stream.Collectors.toSet;
+import static org.apache.hadoop.yarn.api.resource.PlacementConstraints.NODE;
+import static org.apache.hadoop.yarn.api.resource.PlacementConstraints.targetNodeAttribute;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -23,9 +25,13 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeOpCode;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeLabel;
 import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraints.PlacementTargets;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.nodelabels.CommonNodeLabelsManager;
 import org.apache.hadoop.yarn.server.api.records.NodeHealthStatus;
@@ -232,6 +238,30 @@ class ClusterChangesTest extends MiniYarn {
       control.await(e -> e.hasAppAdded() && e.getAppAdded().getAppId().equals(later.id.toString()));
       assertEquals(1, control.snapshots());
       agreed();
+    }
+  }
+
+  @Test
+  void aMachineWithoutAnAsksNodeAttributesIsRefusedForGood() throws Exception {
+    control.awaitSnapshot(1);
+    cluster.waitForNodeManagersToConnect(20_000);
+    // YARN tells it the scheduler by host, and this test's nodes are all on one.
+    scheduler().getNode(node(0)).updateNodeAttributes(Set.of(NodeAttribute.newInstance(
+        NodeAttribute.PREFIX_DISTRIBUTED, "disk", NodeAttributeType.STRING, "hdd")));
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      app.askConstrained(1, 5, 1, Set.of("own"), targetNodeAttribute(
+          NODE, NodeAttributeOpCode.EQ, PlacementTargets.nodeAttribute("nm.yarn.io/disk", "ssd")).build());
+      app.heartbeat();
+      control.await(e -> isAsk(e, 5, 1));
+      DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
+      assertTrue(refused.getExcluded(), refused.getReason());
+      assertFalse(refused.getMachineAtFault());
+      app.askConstrained(1, 6, 1, Set.of("own"), targetNodeAttribute(
+          NODE, NodeAttributeOpCode.EQ, PlacementTargets.nodeAttribute("nm.yarn.io/disk", "hdd")).build());
+      app.heartbeat();
+      control.await(e -> isAsk(e, 6, 1));
+      DirectiveResult placed = control.carriedOut(place(app, 6, node(0).toString(), List.of(0)));
+      assertTrue(placed.getOk(), placed.getReason());
     }
   }
 

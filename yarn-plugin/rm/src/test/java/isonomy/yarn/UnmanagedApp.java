@@ -27,6 +27,7 @@ import org.apache.hadoop.yarn.api.records.ResourceSizing;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.api.records.UpdateContainerRequest;
 import org.apache.hadoop.yarn.api.records.YarnApplicationAttemptState;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint;
 import org.apache.hadoop.yarn.client.api.AMRMClient;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.client.api.NMClient;
@@ -106,8 +107,13 @@ final class UnmanagedApp implements AutoCloseable {
 
   /** By the constraint API, with tags of its own. */
   void askConstrained(int gpus, long requestId, int count, Set<String> tags) {
+    askConstrained(gpus, requestId, count, tags, null);
+  }
+
+  void askConstrained(int gpus, long requestId, int count, Set<String> tags, PlacementConstraint constraint) {
     rm.addSchedulingRequests(List.of(SchedulingRequest.newBuilder()
         .priority(Priority.newInstance(1)).allocationRequestId(requestId).allocationTags(tags)
+        .placementConstraintExpression(constraint)
         .resourceSizing(ResourceSizing.newInstance(count, resource(gpus))).build()));
   }
 
