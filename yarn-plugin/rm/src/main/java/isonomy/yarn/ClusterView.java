@@ -2,12 +2,14 @@ package isonomy.yarn;
 
 import isonomy.wire.GpuTag;
 import isonomy.wire.v1.Application;
+import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Node;
 import isonomy.wire.v1.PartitionCapacity;
 import isonomy.wire.v1.Queue;
 import isonomy.wire.v1.Snapshot;
+import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
@@ -38,10 +40,15 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.LeafQueu
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
 import org.apache.hadoop.yarn.util.resource.Resources;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** The scheduler's state as messages of bridge.proto. */
 final class ClusterView {
+  private static final Logger LOG = LoggerFactory.getLogger(ClusterView.class);
   private static final int TOLD_MAX = 256;
+  /** The most bytes of a snapshot's asks, about half of what the control plane takes at once. */
+  private static final long ASKS_MAX = 48L << 20;
   private final IsonomyScheduler scheduler;
   private final DrainingContainers ending;
   private final GpuIds ids;
@@ -165,8 +172,24 @@ final class ClusterView {
       }
       snapshot.mergeFrom(unasked());
     });
-    scheduler.asks.all().forEach(ask -> snapshot.addAsks(scheduler.told(ask)));
+    Map<String, String> users = new HashMap<>();
+    snapshot.getApplicationsList().forEach(app -> users.put(app.getAppId(), app.getUser()));
+    Map<String, List<Ask>> byUser = scheduler.asks.all().stream().map(scheduler::told)
+        .collect(Collectors.groupingBy(ask -> users.getOrDefault(ask.getAppId(), "")));
+    fit(byUser, ASKS_MAX);
+    byUser.values().forEach(snapshot::addAllAsks);
     return snapshot.addAllContainers(ending.all());
+  }
+
+  /** Leaves out the asks of the users who have the most bytes of them, until so many are left. */
+  static void fit(Map<String, List<Ask>> byUser, long bytesMax) {
+    Map<String, Long> bytes = new HashMap<>();
+    byUser.forEach((user, asks) -> bytes.put(user, asks.stream().mapToLong(Ask::getSerializedSize).sum()));
+    while (bytes.values().stream().mapToLong(size -> size).sum() > bytesMax) {
+      String user = Collections.max(bytes.entrySet(), Map.Entry.comparingByValue()).getKey();
+      LOG.warn("The asks of user {} are left out of the snapshot: they have {} bytes", user, bytes.remove(user));
+      byUser.remove(user);
+    }
   }
 
   // ---- single messages

@@ -21,8 +21,11 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Priority;
@@ -151,6 +154,18 @@ class PartsTest {
     assertEquals(EventQueue.ASKS_AT_ONCE + 2, first.size());
     assertEquals(7_000, first.get(EventQueue.ASKS_AT_ONCE).getAsk().getAllocationRequestId());
     assertTrue(first.get(EventQueue.ASKS_AT_ONCE + 1).hasContainerAllocated());
+  }
+
+  @Test
+  void oneUsersManyAsksDoNotKeepASnapshotFromBeingSent() {
+    Ask ask = Ask.newBuilder().addOnlyOn("n".repeat(1000)).build();
+    Map<String, List<Ask>> byUser = new HashMap<>(Map.of(
+        "ann", List.of(ask), "trudy", Collections.nCopies(50, ask),
+        "mallory", Collections.nCopies(90 * AskBook.KEYS_MAX, ask)));
+    ClusterView.fit(byUser, 60_000);
+    assertEquals(Set.of("ann", "trudy"), byUser.keySet());
+    ClusterView.fit(byUser, 50_000);
+    assertEquals(Set.of("ann"), byUser.keySet());
   }
 
   private static Event.Builder ask(int requestId, int count) {
