@@ -212,9 +212,7 @@ def mend(
     if agent is None or agent.demand.within or first is None or suspended(s, now_s):
         return None
     ended = len(gone.difference(s.durable.leases))
-    if any(
-        room < ended for room in s.rooms(first.app_id, now_s).values()
-    ):  # a limit was lowered, or the cluster shrank
+    if any(room < ended for room in s.rooms(first.app_id, now_s).values()):  # lowered, or the cluster shrank
         return None
     gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed(first.app_id))
     if not gpus:
