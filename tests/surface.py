@@ -25,7 +25,13 @@ ROOT = Path(__file__).parents[1]
 GOALS = {"commands": 40, "options": 150, "keys": 56}
 MOST = {"commands": 40, "options": 150, "keys": 56, "properties": 18, "variables": 28}
 """What there may be; it may only fall."""
-LABS = {name for name, (at, _) in COMMANDS.items() if at.startswith(".lab.")} - {"report", "shadow", "solve", "whatif"}
+LABS = {name for name, (at, _) in COMMANDS.items() if at.startswith(".lab.")} - {
+    "report",
+    "shadow",
+    "solve",
+    "whatif",
+    "workload",
+}
 """Commands that come with the laboratory; the others need nothing of its extra."""
 PROPERTY = re.compile(r"\"(isonomy\.(?:am|bridge|nm|scheduler|standby|tls|tokens|webhdfs)\.[a-z-]+)\"")
 VARIABLE = re.compile(r"\bISONOMY_[A-Z_]+\b")

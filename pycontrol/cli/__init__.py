@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "preflight": ("config:preflight_command", "Check this machine before its daemon restarts."),
     "policies": ("config:policies_command", "List the policies and their options."),
     "simulate": (".lab.simulate:simulate_command", "Policies beside each other in virtual time."),
-    "workload": ("workload:workload_group", "Workloads: drawn, read from traces, or recorded."),
+    "workload": (".lab.workload_command:workload_group", "Workloads: drawn, read from traces, or recorded."),
     "whatif": (".lab.whatif:whatif_command", "What other policies would have done, or would do."),
     "shadow": (".lab.shadow_command:shadow_command", "What Isonomy would have made of the apps here."),
     "preview": ("preview_command:preview_command", "Who would lose or get GPUs with changed files."),

@@ -16,11 +16,11 @@ from rich.console import RenderableType
 from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, LeaseStarted, RoundHeld
 from pycontrol.cli.client import Failure, Misused, Rm, failing, moment_s
 from pycontrol.cli.tables import Data, lines, moment
+from pycontrol.lab.workloads.own_format import write
+from pycontrol.lab.workloads.trace_table import BadTrace, Skipped
 from pycontrol.lab.workloads.yarn_history import OPEN, History, of_rest, read_files
 from pycontrol.runtime.spans import Journal, SpanFold, changes_of
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads import write
-from pycontrol.simulation.workloads.trace_table import BadTrace, Skipped
 from pycontrol.words import count
 
 Actual = dict[str, tuple[float | None, float | None]]

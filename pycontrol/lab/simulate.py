@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -15,15 +16,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.cells.cells_file import CellsFile, layout
-from pycontrol.cli import client, lab
-from pycontrol.cli.client import FOLDER, Failure, Misused, failing, file_option, output_option, pairs, queues_option
+from pycontrol.cli import client
+from pycontrol.cli.client import FOLDER, Misused, failing, file_option, output_option, pairs, queues_option
 from pycontrol.cli.estimate import read_snapshot
 from pycontrol.cli.tables import emit, lines, table
 from pycontrol.config import Config, ConfigError, load_config
 from pycontrol.config.accounts_section import accounts_of
 from pycontrol.config.strict_yaml import read
 from pycontrol.hadoopconf.queues import homes, read_queues
-from pycontrol.lab import clusters
+from pycontrol.lab import clusters, workloads
 from pycontrol.lab.comparison import Comparison, write
 from pycontrol.lab.paper_metrics import METRICS
 from pycontrol.lab.runs import CellsOf, SimulationRun, run_many
@@ -180,7 +181,7 @@ def _homes(
 
 def _workload(name: str, seed: int, faster: float, hint: str = "--workload") -> Workload:
     with failing(ValueError, OSError, what=hint, instead=Misused):
-        return clusters.denser(lab.workloads().load(name, seed), faster)
+        return clusters.denser(workloads.load(name, seed), faster)
 
 
 def _settings(
@@ -248,9 +249,10 @@ def _write(comparison: Comparison, out: Path) -> list[Path]:
     with failing(OSError, what=f"--out {out}: cannot be written", instead=Misused):
         files = write(comparison, out)
         try:
-            files += lab.part("plots").plot(comparison, out)
-        except Failure as e:  # only the figures are lacking
-            click.echo(f"no plots: {e.message}", err=True)
+            files += importlib.import_module("pycontrol.lab.plots").plot(comparison, out)
+        except ModuleNotFoundError as e:  # only the figures are lacking
+            lacking = f"this needs the laboratory, and {e.name} is missing: pip install 'isonomy[lab]'"
+            click.echo(f"no plots: {lacking}", err=True)
     return files
 
 

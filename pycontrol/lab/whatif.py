@@ -23,6 +23,8 @@ from pycontrol.lab.recorded import Actual, Recorded, beside, median, recorded_of
 from pycontrol.lab.runs import CellsOf, SimulationRun, run_many
 from pycontrol.lab.simulate import ARBITERS, _cells, _homes, _settings, _topology, _workload
 from pycontrol.lab.workloads import CATALOGUE, yarn_history
+from pycontrol.lab.workloads.front import split
+from pycontrol.lab.workloads.trace_table import head
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies.policy_port import Policy
@@ -31,8 +33,6 @@ from pycontrol.simulation.result import Result
 from pycontrol.simulation.scene import Scene
 from pycontrol.simulation.simulation_settings import SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads.front import split
-from pycontrol.simulation.workloads.trace_table import head
 from pycontrol.words import count, span
 
 OTHERS = ("isonomy", "yarn_cs")

@@ -21,6 +21,7 @@ from pycontrol.lab.recorded import of_journal, of_yarn
 from pycontrol.lab.runs import simulate
 from pycontrol.lab.whatif import _replayed, actual_of, whatif_command
 from pycontrol.lab.workloads import load
+from pycontrol.lab.workloads.own_format import write
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, PartitionCapacity, Queue
 from pycontrol.model.topology import Scope
@@ -29,7 +30,6 @@ from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.scene import picture
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads import write
 from tests.hadoopconf.test_queues import written
 from tests.httpd import Reply, serving
 from tests.web.scene import EARLY, LATE, Scene

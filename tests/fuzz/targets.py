@@ -35,6 +35,7 @@ from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 from pycontrol.lab.workloads import CATALOGUE
 from pycontrol.lab.workloads.imports import CSV_FORMATS
+from pycontrol.lab.workloads.trace_table import BadTrace
 from pycontrol.model import events as ev
 from pycontrol.model import tags
 from pycontrol.model.auction import Contention, HeldGrant
@@ -47,7 +48,6 @@ from pycontrol.queries.lookup import Refusal, whole_number
 from pycontrol.rpc import agent_messages, message_checks, relayed
 from pycontrol.rpc.message_checks import Malformed
 from pycontrol.rpc.tokens import KeyFileError, TokenError, Tokens, read_or_make_key
-from pycontrol.simulation.workloads.trace_table import BadTrace
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from pycontrol.wire.v1 import bridge_pb2

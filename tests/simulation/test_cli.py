@@ -6,7 +6,6 @@ import csv
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -25,7 +24,7 @@ def load(name: str, seed: int) -> Workload:
 
 @pytest.fixture(autouse=True)
 def _workloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pycontrol.cli.lab.workloads", lambda: SimpleNamespace(load=load))
+    monkeypatch.setattr("pycontrol.lab.workloads.load", load)
 
 
 def simulate(*arguments: str) -> Result:
@@ -134,7 +133,7 @@ def test_a_queue_of_only_some_seeds_apps_is_known(monkeypatch: pytest.MonkeyPatc
     def drawn(name: str, seed: int) -> Workload:
         return Workload("drawn", (TraceApp("a", 0.0, 1, ((400.0,),), queue=f"root.q{seed}"),))
 
-    monkeypatch.setattr("pycontrol.cli.lab.workloads", lambda: SimpleNamespace(load=drawn))
+    monkeypatch.setattr("pycontrol.lab.workloads.load", drawn)
     run = simulate("--policy", "tiresias")
     assert run.exit_code == 0, run.output
 
@@ -157,7 +156,7 @@ def test_the_accounts_of_an_isonomy_yaml_share_the_cluster(tmp_path: Path) -> No
 
 
 def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pycontrol.cli.lab.workloads", lambda: SimpleNamespace(load=two_queues))
+    monkeypatch.setattr("pycontrol.lab.workloads.load", two_queues)
     (tmp_path / "cells.yaml").write_text(CELLS)
     run = simulate("--cells", str(tmp_path / "cells.yaml"), "--out", str(tmp_path / "out"), "--seeds", "1")
     assert run.exit_code == 0, run.output

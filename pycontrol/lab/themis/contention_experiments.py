@@ -23,7 +23,7 @@ from pycontrol.lab.themis.sweeps import (
     shown,
     versus,
 )
-from pycontrol.simulation.workloads.models import BY_NAME
+from pycontrol.lab.workloads.models import BY_NAME
 
 VARIANTS = (THEMIS, OPEN_HANDED, WORST_FIRST, *PACKED)
 MAIN = ("themis", "worst_first", *BASELINES)

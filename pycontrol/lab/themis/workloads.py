@@ -26,8 +26,8 @@ from pycontrol.lab.themis.sweeps import (
     versus,
 )
 from pycontrol.lab.workloads import load
+from pycontrol.lab.workloads.models import BY_NAME, MIX
 from pycontrol.simulation.trace_apps import Workload
-from pycontrol.simulation.workloads.models import BY_NAME, MIX
 
 FACTS = {
     "apps": "85 (section 2.2)",

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pycontrol.lab.workloads.building import Import, Imported
 from pycontrol.lab.workloads.imports import workload_of
 from pycontrol.lab.workloads.job_columns import Jobs
 from pycontrol.lab.workloads.measured_speedups import DATA, GAVEL, GAVEL_TYPES, Vectors, data_folder, gavel_throughputs
-from pycontrol.simulation.workloads.building import Import, Imported
-from pycontrol.simulation.workloads.trace_table import BadTrace, Floats, TraceTable, head
+from pycontrol.lab.workloads.trace_table import BadTrace, Floats, TraceTable, head
 
 TYPE, STEPS, GPUS, ARRIVAL, RUN_S = "job_type", "total_steps", "scale_factor", "arrival_s", "run_time_s"
 SHAPES = {

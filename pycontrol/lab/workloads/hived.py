@@ -26,13 +26,13 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field, PositiveFloat
 
+from pycontrol.lab.workloads.building import DAY_S
 from pycontrol.lab.workloads.job_columns import Jobs
+from pycontrol.lab.workloads.models import BY_NAME, draw
+from pycontrol.lab.workloads.sampling import Knots, arrivals, quantile, rates, stratified
+from pycontrol.lab.workloads.trace_table import Floats, Skipped
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.trace_apps import Workload
-from pycontrol.simulation.workloads.building import DAY_S
-from pycontrol.simulation.workloads.models import BY_NAME, draw
-from pycontrol.simulation.workloads.sampling import Knots, arrivals, quantile, rates, stratified
-from pycontrol.simulation.workloads.trace_table import Floats, Skipped
 
 GPUS = 2232
 NODE_GPUS = 8

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pycontrol.lab.workloads.building import NO_SPEEDUPS, Import, Imported, Reader, queue_of
 from pycontrol.lab.workloads.job_columns import Jobs, times
+from pycontrol.lab.workloads.trace_table import Mask, Skipped, TraceTable, head
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Import, Imported, Reader, queue_of
-from pycontrol.simulation.workloads.trace_table import Mask, Skipped, TraceTable, head
 
 
 def workload_of(name: str, path: Path, jobs: Jobs, good: Mask, skipped: Skipped) -> Imported:

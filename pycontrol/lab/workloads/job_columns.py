@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from pycontrol.lab.workloads.building import NO_SPEEDUPS, Slowdown, queue_of
+from pycontrol.lab.workloads.trace_table import NOT_TEXT, BadTrace, Floats, Mask, Skipped, TraceTable, open_text
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.trace_apps import TraceApp
-from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Slowdown, queue_of
-from pycontrol.simulation.workloads.trace_table import NOT_TEXT, BadTrace, Floats, Mask, Skipped, TraceTable, open_text
 
 EPOCH = datetime(1970, 1, 1)
 

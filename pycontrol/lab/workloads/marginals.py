@@ -13,11 +13,10 @@ import numpy as np
 from rich.console import RenderableType
 
 from pycontrol.cli.tables import Data, lines, table
-from pycontrol.lab.workloads import hived, oef_workloads
+from pycontrol.lab.workloads import hived, models, oef_workloads
+from pycontrol.lab.workloads.building import DAY_S, ROOT, Imported
+from pycontrol.lab.workloads.trace_table import Floats
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads import models
-from pycontrol.simulation.workloads.building import DAY_S, ROOT, Imported
-from pycontrol.simulation.workloads.trace_table import Floats
 
 HOUR_S = 3600.0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.lab.workloads.job_columns import load_json, number_of
-from pycontrol.simulation.workloads.trace_table import BadTrace, TraceTable
+from pycontrol.lab.workloads.trace_table import BadTrace, TraceTable
 
 DATA = "ISONOMY_DATA"
 Vectors = dict[str, dict[str, float]]

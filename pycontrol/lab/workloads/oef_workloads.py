@@ -23,10 +23,10 @@ from numpy.random import Generator
 from pydantic import PositiveFloat, PositiveInt
 
 from pycontrol.lab.workloads import measured_speedups
+from pycontrol.lab.workloads.building import DAY_S, queue_of
 from pycontrol.lab.workloads.hived import RUN_TIMES
+from pycontrol.lab.workloads.sampling import quantile, stratified
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads.building import DAY_S, queue_of
-from pycontrol.simulation.workloads.sampling import quantile, stratified
 
 TYPES = ("RTX 3070", "RTX 3080", "RTX 3090")
 GPUS = 24

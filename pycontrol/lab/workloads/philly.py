@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pycontrol.lab.workloads.building import Import, Imported
 from pycontrol.lab.workloads.imports import workload_of
 from pycontrol.lab.workloads.job_columns import Jobs, load_json, seconds_of
-from pycontrol.simulation.workloads.building import Import, Imported
-from pycontrol.simulation.workloads.trace_table import (
+from pycontrol.lab.workloads.trace_table import (
     BAD_ROW,
     SHOWN_BAD,
     BadTrace,

@@ -1,15 +1,15 @@
-"""All workloads and trace formats: the product's and the papers'."""
+"""All workloads and trace formats."""
 
 from __future__ import annotations
 
-from pycontrol.lab.workloads import yarn_history
+from pycontrol.lab.workloads import own_format, yarn_history
+from pycontrol.lab.workloads.front import Catalogue, Format, Generator
 from pycontrol.lab.workloads.gavel_traces import gavel, is_gavel
 from pycontrol.lab.workloads.hived import Hived, hived
 from pycontrol.lab.workloads.imports import CSV_FORMATS, PAI, pai
 from pycontrol.lab.workloads.oef_workloads import Oef20, OefWorkload, oef, oef_20
 from pycontrol.lab.workloads.philly import philly
-from pycontrol.simulation.workloads import front
-from pycontrol.simulation.workloads.front import Catalogue, Format, Generator
+from pycontrol.lab.workloads.themis_workloads import ThemisWorkload, w1, w2
 
 ABOUT = {
     "philly-jobs": "Philly's jobs, reconstructed CSV",
@@ -40,15 +40,24 @@ def _csv(name: str) -> Format:
     return Format(reader, ABOUT[name], lambda text: _has(columns, text))
 
 
+TESTBED = {"shorter": 10.0}
+"""The load stays (about 55 of 64 GPUs), the two weeks become 34 hours."""
 CATALOGUE = Catalogue(
     {
-        **front.CATALOGUE.generators,
+        "w1": Generator(ThemisWorkload, w1, "Themis' Workload 1: 85 apps in two weeks, up to 100 jobs of 1 to 2 GPUs"),
+        "w2": Generator(ThemisWorkload, w2, "Themis' Workload 2: w1's apps by successive halving, jobs of 1 to 8 GPUs"),
+        "w1-testbed": Generator(ThemisWorkload, w1, "w1 in a tenth of the time, for 64 GPUs", TESTBED),
+        "w2-testbed": Generator(ThemisWorkload, w2, "w2 in a tenth of the time, for 64 GPUs", TESTBED),
         "hived": Generator(Hived, hived, "HiveD's trace: 141,950 jobs of 11 tenants on 2,232 GPUs in two months"),
         "oef": Generator(OefWorkload, oef, "OEF's completion times: 50 tenants of 20 jobs on 24 GPUs of three types"),
         "oef-20": Generator(Oef20, oef_20, "OEF's throughput: 20 tenants that always have work, the same GPUs"),
     },
     {
-        **front.CATALOGUE.formats,
+        "isonomy": Format(
+            own_format.read,
+            "Isonomy's own CSV (isonomy workload show NAME --out FILE)",
+            lambda text: text.startswith(own_format.MARK),
+        ),
         "yarn": Format(
             yarn_history.read,
             "a YARN's past: saved /ws/v1/cluster/apps, the ResourceManager's log, a Spark event log, a .jhist",
@@ -64,5 +73,5 @@ CATALOGUE = Catalogue(
         ),
     },
 )
-"""All of the product's, and the papers'; a file is of the first format that fits it."""
+"""A file is of the first format that fits it."""
 load = CATALOGUE.load

@@ -24,11 +24,11 @@ from typing import Any
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.names import GPU
 from pycontrol.hadoopconf.sitefile import read_site
+from pycontrol.lab.workloads.building import Import, Imported
+from pycontrol.lab.workloads.trace_table import BAD_ROW, NOT_TEXT, SHOWN_BAD, BadTrace, Skipped, head, open_text
 from pycontrol.model.bounds import within
 from pycontrol.model.value import value
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads.building import Import, Imported
-from pycontrol.simulation.workloads.trace_table import BAD_ROW, NOT_TEXT, SHOWN_BAD, BadTrace, Skipped, head, open_text
 
 ASSUMED = "work is the GPU-seconds that were counted, in one gang of as many GPUs as it had on average, at speed 1"
 WITHOUT, SHORT, OPEN = "without GPUs", "that ran for less than a second", "that have not ended"

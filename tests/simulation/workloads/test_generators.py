@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pycontrol.lab.workloads import CATALOGUE, hived, load
+from pycontrol.lab.workloads import CATALOGUE, hived, load, models
 from pycontrol.lab.workloads.marginals import app_gpu_days, demand, jobs_per_app, marginals, task_gpu_h
+from pycontrol.lab.workloads.trace_table import BadTrace
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads import BadTrace, models
 
 SEEDS = range(10)
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from pycontrol.cli import main
 from pycontrol.lab.whatif import whatif_command
 from pycontrol.lab.workloads import CATALOGUE
+from pycontrol.lab.workloads.trace_table import BadTrace
 from pycontrol.lab.workloads.yarn_history import ASSUMED, LAUNCHED, SPARK_ASSUMED, read_files
-from pycontrol.simulation.workloads.trace_table import BadTrace
 
 T0 = 1_790_000_000_000
 

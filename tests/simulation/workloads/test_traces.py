@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from pycontrol.lab.workloads import CATALOGUE, load, measured_speedups
+from pycontrol.lab.workloads.own_format import write
+from pycontrol.lab.workloads.trace_table import BadTrace
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads import BadTrace, write
 
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
 PHILLY = "job_id,vc,submit_time_local,submit_elapsed_s,num_gpus,exec_duration_s,gpu_seconds,source\n"

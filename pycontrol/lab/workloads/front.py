@@ -11,11 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from pycontrol.lab.workloads.building import Import, Imported, Reader, Selection
+from pycontrol.lab.workloads.trace_table import BadTrace, head
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads import own_format
-from pycontrol.simulation.workloads.building import Import, Imported, Reader, Selection
-from pycontrol.simulation.workloads.themis_workloads import ThemisWorkload, w1, w2
-from pycontrol.simulation.workloads.trace_table import BadTrace, head
 
 
 @dataclass(frozen=True)
@@ -145,22 +143,3 @@ def _list(kind: type[Any], key: str, value: Any) -> Any:
     if isinstance(value, str) and isinstance(option_names(kind)[key], tuple):
         return tuple(part for part in value.split("+") if part)
     return value
-
-
-TESTBED = {"shorter": 10.0}
-"""The load stays (about 55 of 64 GPUs), the two weeks become 34 hours."""
-CATALOGUE = Catalogue(
-    {
-        "w1": Generator(ThemisWorkload, w1, "Themis' Workload 1: 85 apps in two weeks, up to 100 jobs of 1 to 2 GPUs"),
-        "w2": Generator(ThemisWorkload, w2, "Themis' Workload 2: w1's apps by successive halving, jobs of 1 to 8 GPUs"),
-        "w1-testbed": Generator(ThemisWorkload, w1, "w1 in a tenth of the time, for 64 GPUs", TESTBED),
-        "w2-testbed": Generator(ThemisWorkload, w2, "w2 in a tenth of the time, for 64 GPUs", TESTBED),
-    },
-    {
-        "isonomy": Format(
-            own_format.read,
-            "Isonomy's own CSV (isonomy workload show NAME --out FILE)",
-            lambda text: text.startswith(own_format.MARK),
-        ),
-    },
-)

@@ -8,12 +8,15 @@ from pathlib import Path
 import click
 from rich.console import Console, RenderableType
 
-from pycontrol.cli import lab
 from pycontrol.cli.client import FILE, Misused, Rm, failing, file_option, moment_s, output_option, pairs, rm_address
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, table
-from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
-from pycontrol.simulation.workloads.front import option_names
+from pycontrol.lab import recorded
+from pycontrol.lab.workloads import CATALOGUE, marginals
+from pycontrol.lab.workloads.building import Import, Selection
+from pycontrol.lab.workloads.front import option_names
+from pycontrol.lab.workloads.own_format import write
+from pycontrol.lab.workloads.trace_table import BadTrace
 
 
 @click.group("workload")
@@ -23,12 +26,11 @@ def workload_group() -> None:
 
 def _list(output: str) -> None:
     """The generators, the trace formats that can be read, and the options of each."""
-    catalogue = lab.workloads()
     generators = [
         {"name": name, "about": g.about, "options": {**option_names(g.options), **g.fixed}}
-        for name, g in catalogue.generators.items()
+        for name, g in CATALOGUE.generators.items()
     ]
-    formats = [{"name": f"{name}:FILE", "about": f.about} for name, f in catalogue.formats.items()]
+    formats = [{"name": f"{name}:FILE", "about": f.about} for name, f in CATALOGUE.formats.items()]
     document = {"generators": generators, "formats": formats, "import": option_names(Import)}
     emit({**document, "every": option_names(Selection)}, output, _draw_list)
 
@@ -69,11 +71,10 @@ def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path 
         _list(output)
         return
     with failing(BadTrace, OSError), Console(stderr=True).status(f"reading {name}"):
-        found = lab.workloads().open(name, seed, dict(pairs(given)))
+        found = CATALOGUE.open(name, seed, dict(pairs(given)))
         if out is not None:
             write(found.workload, out)
-    shown = lab.part("workloads.marginals")
-    emit({**shown.document(found), "written": str(out) if out else None}, output, shown.draw)
+    emit({**marginals.document(found), "written": str(out) if out else None}, output, marginals.draw)
 
 
 @workload_group.command("record")
@@ -100,7 +101,6 @@ def record_command(
     """
     if files and journal is not None:
         raise Misused("give FILES or --journal: one of them")
-    recorded = lab.part("recorded")
     if journal is not None:
         since_s = moment_s(since or "30d", time.time(), "--since")
         found = recorded.of_journal(facts_of(journal), since_s, f"journal {journal.name}")

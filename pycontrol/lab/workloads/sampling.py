@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.random import Generator
 
-from pycontrol.simulation.workloads.trace_table import Floats
+from pycontrol.lab.workloads.trace_table import Floats
 
 Knots = tuple[tuple[float, float], ...]
 """(probability, value) of a distribution function, both rising, from probability 0 to 1."""

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from pycontrol.lab.workloads.trace_table import BadTrace, Skipped
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads.trace_table import BadTrace, Skipped
 
 Slowdown = tuple[float, float, float]
 NO_SPEEDUPS: Mapping[str, float] = {}

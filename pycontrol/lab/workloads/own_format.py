@@ -11,10 +11,10 @@ import csv
 import json
 from pathlib import Path
 
+from pycontrol.lab.workloads.building import NO_SPEEDUPS, Import, Imported
+from pycontrol.lab.workloads.trace_table import NOT_TEXT, BadTrace, TraceTable, open_text
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Import, Imported
-from pycontrol.simulation.workloads.trace_table import NOT_TEXT, BadTrace, TraceTable, open_text
 
 MARK = "# isonomy workload "
 _ASKED = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope")

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field, PositiveFloat
 
+from pycontrol.lab.workloads.building import DAY_S
+from pycontrol.lab.workloads.models import draw
+from pycontrol.lab.workloads.sampling import Knots, arrivals, coupled, quantile, ranks, rates, stratified
+from pycontrol.lab.workloads.trace_table import Floats
 from pycontrol.simulation.trace_apps import TraceApp, Workload
-from pycontrol.simulation.workloads.building import DAY_S
-from pycontrol.simulation.workloads.models import draw
-from pycontrol.simulation.workloads.sampling import Knots, arrivals, coupled, quantile, ranks, rates, stratified
-from pycontrol.simulation.workloads.trace_table import Floats
 
 _SMALL: Knots = ((0.0, 0.04), (0.02, 0.11), (0.12, 0.4), (0.28, 0.9), (0.36, 2.0), (0.45, 4.0), (0.485, 9.0))
 _LARGE: Knots = ((0.49, 11.5), (0.55, 11.6), (0.74, 15.0), (0.88, 18.5), (0.96, 23.0), (1.0, 30.0))

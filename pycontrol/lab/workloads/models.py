@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from pycontrol.simulation.workloads.building import Slowdown
+from pycontrol.lab.workloads.building import Slowdown
 
 VGG16_S = 103.6 / 80.4
 """S of VGG16 on 4 P100 of two servers: images per second on one over those on two (Themis, Table 1).
