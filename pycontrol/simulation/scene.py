@@ -24,9 +24,9 @@ from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in, is_revok
 from pycontrol.arbiter.state import PAUSED
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.supply.gpu_supply import Supply
-from pycontrol.arbiter.views.cluster_view import REFUSALS, REFUSED_S, Machines
+from pycontrol.arbiter.views.cluster_view import Machines
 from pycontrol.arbiter.views.settings import RoundTimer, Settings
-from pycontrol.arbiter.views.workers import AskKey, PlannedWorker
+from pycontrol.arbiter.views.workers import REFUSALS, REFUSED_S, AskKey, PlannedWorker
 from pycontrol.cells.geometry import Chain
 from pycontrol.cells.layout import Layout, Pin, Terms, Vc
 from pycontrol.configerror import ConfigError

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.views.cluster_view import AVOIDED_MAX_S, AVOIDED_S, REFUSALS, REFUSED_S, Refusals
+from pycontrol.arbiter.views.workers import AVOIDED_MAX_S, AVOIDED_S, REFUSALS, REFUSED_S, Refusals
 from pycontrol.model import events as ev
 from pycontrol.policies import registry
 from pycontrol.queries.pending_reasons import reason

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from pycontrol.arbiter.ledger.lease import is_revoking
-from pycontrol.arbiter.views.cluster_view import REFUSED_S
+from pycontrol.arbiter.views.workers import REFUSED_S
 from submarine_patch.agent import jobs
 
 FORGET_S = 60.0
