@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pycontrol.arbiter.ledger.facts import Fact, PolicyMemory
+from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, LeaseOwned, PolicyMemory
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.cells.layout import Layout, Terms
@@ -73,14 +73,37 @@ def run(job: SimulationRun) -> Result:
     if supply is not None:
         policy = ByVirtualCluster(policy, own_policies(supply, job.policy, job.options, job.make))
     sim = Simulator(job.workload, job.cluster, policy, job.settings, job.seed, job.queues, supply)
+    after_s = guaranteed_after(sim)
     if supply is not None:
         sim.watchers.append(lambda facts: scheduled_s.update(scheduled_ends(facts)))
     result = sim.run()
     if job.supply is not None:
         ends_s = private_ends(job, job.supply()) | scheduled_s
-        apps = tuple(dataclasses.replace(a, shadow_finished_s=ends_s.get(a.app_id)) for a in result.apps)
-        result = dataclasses.replace(result, apps=apps)
+        told = ((a, after_s.get(a.app_id), ends_s.get(a.app_id)) for a in result.apps)
+        apps = (dataclasses.replace(a, guaranteed_after_s=own, shadow_finished_s=ends) for a, own, ends in told)
+        result = dataclasses.replace(result, apps=tuple(apps))
     return dataclasses.replace(result, policy=job.policy, options=dict(job.options))
+
+
+def guaranteed_after(sim: Simulator) -> dict[str, float]:
+    """App -> from its submission to its first GPUs of its virtual cluster's own cells, s; filled as it is simulated."""
+    found: dict[str, float] = {}
+
+    def note(facts: Iterable[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, LeaseGranted) and fact.guaranteed:
+                app, at_s = sim.apps.get(fact.app_id), max(sim.now, fact.at_s)
+            elif isinstance(fact, LeaseOwned):
+                lease = sim.arbiter.durable.leases.get(fact.gpus[0])
+                app, at_s = sim.apps.get(lease.app_id) if lease else None, sim.now
+            else:
+                continue
+            if app is not None:
+                found.setdefault(app.trace.app_id, at_s - app.trace.submitted_s)
+
+    if not sim.supply.whole:
+        sim.watchers.append(note)
+    return found
 
 
 def scheduled_ends(facts: Iterable[Fact]) -> dict[str, float]:

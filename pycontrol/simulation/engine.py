@@ -19,7 +19,7 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, LeaseOwned
+from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
@@ -70,7 +70,7 @@ class Simulator:
         arbiter_settings = dataclasses.replace(self.settings.arbiter, seed=seed)
         self.arbiter = Arbiter(arbiter_settings, policy, topology=topology, supply=supply)
         self.supply = self.arbiter.supply
-        self.watchers: list[Callable[[Iterable[Fact]], None]] = [] if self.supply.whole else [self._note_owned]
+        self.watchers: list[Callable[[Iterable[Fact]], None]] = []
         """Called with the facts of each step."""
         self.heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
         self.order = itertools.count()
@@ -171,19 +171,6 @@ class Simulator:
         if facts:
             for watch in self.watchers:
                 watch(facts)
-
-    def _note_owned(self, facts: Iterable[Fact]) -> None:
-        """Note when an app gets its first GPUs of its virtual cluster's own cells."""
-        for fact in facts:
-            if isinstance(fact, LeaseGranted) and fact.guaranteed:
-                app, at_s = self.apps.get(fact.app_id), max(self.now, fact.at_s)
-            elif isinstance(fact, LeaseOwned):
-                lease = self.arbiter.durable.leases.get(fact.gpus[0])
-                app, at_s = self.apps.get(lease.app_id) if lease else None, self.now
-            else:
-                continue
-            if app is not None and app.owned_s is None:
-                app.owned_s = at_s
 
     def _report_before(self, at_s: float) -> None:
         """Report progress just before a round without bids, as real Agents report once a second."""

@@ -81,7 +81,7 @@ class SimApp:
     """One app: its present phase's jobs, its GPUs, and its counters."""
 
     __slots__ = (
-        "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open", "owned_s",
+        "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open",
         "phase", "placed", "report", "restarts", "started_s", "told_gangs", "total", "trace", "unsaved",
     )  # fmt: skip
 
@@ -100,8 +100,6 @@ class SimApp:
         self.job_at: dict[Gpu, SimJob] = {}
         self.started_s: float | None = None
         self.finished_s: float | None = None
-        self.owned_s: float | None = None
-        """When it had its first GPUs of its virtual cluster's own cells."""
         self.gpu_s = self.placed = self.lost = 0.0
         self.launches = self.restarts = 0
         self.told_gangs = 0
@@ -202,7 +200,6 @@ class SimApp:
             launches=self.launches,
             restarts=self.restarts,
             lost_gpu_s=self.lost,
-            guaranteed_after_s=None if self.owned_s is None else self.owned_s - trace.submitted_s,
         )
 
 

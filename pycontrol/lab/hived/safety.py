@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pycontrol.lab.hived.sharing_experiments import FEWER_NODES, NOTICED_S, REOR
 from pycontrol.lab.hived.simulated import LEASE_S, NODE_GPUS, Ran
 from pycontrol.lab.hived.trace_case import LEVELS, WIDTHS, TraceCase
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.lab.runs import guaranteed_after
 from pycontrol.model.cluster import Queue
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.simulation.engine import Simulator
@@ -88,16 +90,17 @@ def open_loop(case: TraceCase, alone: Ran, cells: bool, most: int | None = None)
         sim = Ended(ends_s, work, topology, policy, simulated.settings(), queues=queues)
     taken: list[int] = []
     sim.watchers.append(lambda facts: taken.append(simulated.taken_back(facts)))
-    return Opened(len(rows), _refused(sim.run(), cells), sum(taken))
+    after_s = guaranteed_after(sim) if cells else None
+    return Opened(len(rows), _refused(sim.run(), after_s), sum(taken))
 
 
-def _refused(result: Result, cells: bool) -> int:
+def _refused(result: Result, after_s: Mapping[str, float] | None) -> int:
     found = 0
     for app in result.apps:
         if app.app_id == "guests":
             continue
-        if cells:
-            found += app.guaranteed_after_s is None or app.guaranteed_after_s > REVOCATION_S
+        if after_s is not None:
+            found += after_s.get(app.app_id, math.inf) > REVOCATION_S
         else:
             found += app.started_s is None or app.waited_s > LEASE_S + REVOCATION_S
     return found

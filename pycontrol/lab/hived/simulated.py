@@ -14,7 +14,7 @@ from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.lab.hived.trace_case import TraceCase
-from pycontrol.lab.runs import scheduled_ends
+from pycontrol.lab.runs import guaranteed_after, scheduled_ends
 from pycontrol.model.cluster import Queue
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Machine, Scope, Topology
@@ -233,6 +233,7 @@ def _watched(case: TraceCase, sim: Simulator, limit: Mapping[str, int | None], c
 def _add(case: TraceCase, sim: Simulator, to: Ran) -> None:
     if case.ends_s < math.inf:
         sim.at(case.ends_s, lambda _, stamp: None, None)  # so that the simulation reaches that time
+    after_s = guaranteed_after(sim)
     result = sim.run()
     run_s = case.run_s
     for app in result.apps:
@@ -246,6 +247,6 @@ def _add(case: TraceCase, sim: Simulator, to: Ran) -> None:
             to.started_s[n] = app.started_s
         to.finished_s[n] = finished_s
         to.delay_s[n] = max(0.0, finished_s - app.submitted_s - run_s[n])
-        if app.guaranteed_after_s is not None:
-            to.guaranteed_after_s[n] = app.guaranteed_after_s
+        if app.app_id in after_s:
+            to.guaranteed_after_s[n] = after_s[app.app_id]
     to.cpu_s += result.counters.wall_s
