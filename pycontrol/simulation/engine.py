@@ -40,7 +40,6 @@ SOON_S = 1e-6
 """A checkpoint is looked at this much earlier, as times are rounded."""
 FRUITLESS = 200
 """Consecutive wake-ups without a running job or a future event after which the remaining apps can never run."""
-TICK = ev.Tick()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests override and observe steps
@@ -58,17 +57,16 @@ class Simulator:
         supply: Supply | None = None,
     ) -> None:
         """`supply`: the cells behind virtual clusters, whose tenants are the apps' queues."""
-        self.workload, self.topology, self.policy = workload, topology, policy
+        self.workload, self.topology, self.policy, self.seed = workload, topology, policy, seed
         self.settings = settings or SimulationSettings()
         self.change_s = self.settings.checkpoint_s + self.settings.restart_s
         """Seconds that a change of GPUs costs a gang."""
-        self.seed = seed
         self.now = self.moved_s = 0.0
         """`moved_s`: of the last step that was more than a wake-up."""
         self.inbox: deque[ev.Event] = deque()
         self.yarn = SimYarn(topology, queues, self.inbox.append)
-        arbiter_settings = dataclasses.replace(self.settings.arbiter, seed=seed)
-        self.arbiter = Arbiter(arbiter_settings, policy, topology=topology, supply=supply)
+        seeded = dataclasses.replace(self.settings.arbiter, seed=seed)
+        self.arbiter = Arbiter(seeded, policy, topology=topology, supply=supply)
         self.supply = self.arbiter.supply
         self.watchers: list[Callable[[Iterable[Fact]], None]] = []
         """Called with the facts of each step."""
@@ -147,7 +145,7 @@ class Simulator:
                 what(subject, stamp)
         elif heap or self.active or self.fruitless < FRUITLESS:
             self.fruitless += not (heap or self.active)
-            self.inbox.append(TICK)
+            self.inbox.append(ev.Tick())
         else:
             return False
         self._drain()
@@ -249,15 +247,11 @@ class Simulator:
 
     def _close(self, app: SimApp) -> None:
         app_id = app.trace.app_id
-        known = app_id in self.arbiter.durable.apps
-        n_avg = self.arbiter.durable.n_avg(app_id, self.now) if known else 1.0
-        self.records[app_id] = app.record(n_avg, self._cluster_gpus(app.trace), self.now)
+        n_avg = self.arbiter.durable.n_avg(app_id, self.now) if app_id in self.arbiter.durable.apps else 1.0
+        cluster_gpus = self.supply.gpus_of(self.supply.vc_of(app.trace.queue)) or self.topology.gpus
+        self.records[app_id] = app.record(n_avg, cluster_gpus, self.now)
         self.apps.pop(app_id, None)
         self.dirty.pop(app_id, None)
-
-    def _cluster_gpus(self, trace: TraceApp) -> int:
-        """R_C: the cluster's GPUs, or those of the app's virtual cluster."""
-        return self.supply.gpus_of(self.supply.vc_of(trace.queue)) or self.topology.gpus
 
     # ---- jobs
 
@@ -340,8 +334,11 @@ class Simulator:
         self.dirty[app.trace.app_id] = app
 
     def _stop(self, job: SimJob, deadline_s: float) -> None:
-        """Stop a job: with enough notice it checkpoints and returns its GPUs, else it ends here and loses work."""
-        if job.state == PLANNED:
+        """Stop a job: with enough notice it checkpoints and returns its GPUs, else it ends here and loses work.
+
+        One that is stopping ends here where it is killed: `deadline_s` is minus infinity then.
+        """
+        if job.state == PLANNED or (job.state == STOPPING and deadline_s == -math.inf):
             self._end_gang(job, IDLE)
         elif job.state == RUNNING:
             noticed = deadline_s - self.now >= self.settings.checkpoint_s
@@ -353,13 +350,12 @@ class Simulator:
             if noticed:
                 self.at(self.now + self.settings.checkpoint_s, self._stopped, job, job.stamp)
             else:
-                self._stopped(job, job.stamp)
+                self._end_gang(job, IDLE)
         self.dirty[job.app.trace.app_id] = job.app
 
     def _stopped(self, job: SimJob, stamp: int) -> None:
         if job.stamp == stamp:
-            self._end_gang(job, IDLE)
-            self.dirty[job.app.trace.app_id] = job.app
+            self._stop(job, -math.inf)
 
     def _end_gang(self, job: SimJob, state: int) -> None:
         """End a job's containers, withdraw its asks and free its GPUs."""
@@ -464,15 +460,9 @@ class Simulator:
         self.kills += 1
         job = self.job_of.get(e.container_id)
         if job is not None:
-            self._break(job)
+            self._stop(job, -math.inf)
         else:
             self.yarn.end(e.container_id)
-
-    def _break(self, job: SimJob) -> None:
-        if job.state == STOPPING:
-            self._stopped(job, job.stamp)
-        else:
-            self._stop(job, -math.inf)
 
     def _solve(self, e: ev.Solve) -> None:
         begin_s = time.perf_counter()
@@ -492,7 +482,7 @@ class Simulator:
         for container_id in self.yarn.lose(node_id):
             job = self.job_of.get(container_id)
             if job is not None:
-                self._break(job)
+                self._stop(job, -math.inf)
 
     def _result(self, wall_s: float) -> Result:
         end_s = self.now if self.heap or self.active else self.moved_s
