@@ -19,10 +19,11 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
-from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
+from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings
 from pycontrol.arbiter.supply.cell_supply import ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.validate import Inconsistent, Story, contradicted, validate
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model import tags

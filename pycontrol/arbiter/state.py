@@ -6,28 +6,15 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
 
+from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.durable import Durable, Ledger
-from pycontrol.arbiter.ledger.facts import (
-    APP,
-    USER,
-    AppMoved,
-    Boosted,
-    Fact,
-    LeaseBorrowed,
-    LeaseEnded,
-    LeaseGranted,
-    LeaseRevoking,
-    LimitsSet,
-    NextDropped,
-)
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, part
 from pycontrol.arbiter.ledger.limits import LimitBook, places
 from pycontrol.arbiter.supply.gpu_supply import Groups, Supply
 from pycontrol.arbiter.views.agent_reports import AgentsView
 from pycontrol.arbiter.views.cluster_view import ClusterView
 from pycontrol.arbiter.views.gpu_index import GpuIndex, Limit, limit, pick
-from pycontrol.arbiter.views.settings import RoundTimer
-from pycontrol.arbiter.views.settings import Settings as Settings
+from pycontrol.arbiter.views.settings import RoundTimer, Settings
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model import tags
 from pycontrol.model.auction import Contention, Gang, as_gang, gang_of
@@ -48,9 +35,9 @@ CELLS = "cells"
 SET_LIMITS, RESET_LIMITS = "budget-set", "budget-reset"
 COPIED = "cluster", "agents", "gpus", "groups", "workers", "timer", "receipts"
 """The parts that a picture copies with their `copy()`."""
-LOSES = frozenset({LeaseEnded, LeaseRevoking, NextDropped})
+LOSES = frozenset({facts.LeaseEnded, facts.LeaseRevoking, facts.NextDropped})
 """Facts after which an app holds fewer GPUs."""
-ENDS_OPEN = frozenset({AppMoved, LeaseBorrowed, LimitsSet})
+ENDS_OPEN = frozenset({facts.AppMoved, facts.LeaseBorrowed, facts.LimitsSet})
 """Facts after which open-ended leases get ends again, as a round may have to take what they hold."""
 
 
@@ -175,13 +162,13 @@ class Holdings:
             gpus += here
         return gpus
 
-    def boost_of(self, app_id: str) -> Boosted | None:
+    def boost_of(self, app_id: str) -> facts.Boosted | None:
         """The boost of an app, its own or its user's."""
         boosts = self.durable.boosts
         if not boosts:
             return None
         app = self.durable.apps.get(app_id) or self.cluster.apps.get(app_id)
-        return boosts.get(APP + app_id) or (boosts.get(USER + app.user) if app is not None else None)
+        return boosts.get(facts.APP + app_id) or (boosts.get(facts.USER + app.user) if app is not None else None)
 
     def is_unmanaged(self, app_id: str) -> bool:
         """Whether YARN knows the app, and it neither has an Agent nor is expected to register one."""
@@ -365,7 +352,7 @@ class Clerk:
         """Whether open-ended leases must get ends before the next round."""
         self._ids = 0
 
-    def record(self, fact: Fact) -> None:
+    def record(self, fact: facts.Fact) -> None:
         """Applies a fact, queues it for the journal, and updates what is derived from it."""
         step = self.s.ledger.write(fact)
         self.ends_open |= type(fact) in ENDS_OPEN
@@ -373,24 +360,23 @@ class Clerk:
             return
         for lease in (*step.after, *step.rest):
             self._index(lease)
-        if isinstance(fact, LeaseEnded):
+        if isinstance(fact, facts.LeaseEnded):
             for gpu in fact.gpus:
                 if gpu not in self.s.durable.leases:
                     self.s.gpus.unleased(gpu, self.s.free_to_lease(gpu))
-        if isinstance(fact, LeaseGranted):
+        if isinstance(fact, facts.LeaseGranted):
             self.update_demand(fact.app_id)
         elif type(fact) in LOSES:
             for app_id in dict.fromkeys(x.app_id for x in step.all):
                 self.update_demand(app_id)
             if self.s.cluster.seen:  # before the first snapshot, after which the supply is told of all groups
                 held = [x for x in step.before if x.state != REVOKING]
-                lost = step.reservations if isinstance(fact, NextDropped) else held
+                lost = step.reservations if isinstance(fact, facts.NextDropped) else held
                 self.s.groups.note(lost, self.s.durable.grants, self.s.supply)
 
     def _index(self, lease: Lease) -> None:
         self.s.gpus.leased(lease, lease.app_id in self.s.agents.unmanaged_apps)
-        limit = self.s.limit(lease)
-        if limit is not None:
+        if (limit := self.s.limit(lease)) is not None:
             self.s.gpus.look_at(lease.gpus[0], limit.at_s)
 
     def reindex(self, *gpus: Gpu) -> None:

@@ -13,8 +13,8 @@ from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.arbiter.views.settings import Settings as ArbiterSettings
 from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cli import client
 from pycontrol.cli.client import FOLDER, Misused, failing, file_option, output_option, pairs, queues_option

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pycontrol.arbiter.state import Settings as ArbiterSettings
+from pycontrol.arbiter.views.settings import Settings as ArbiterSettings
 from pycontrol.model.value import value
 
 ARBITER = ArbiterSettings(recovery_s=0.0)

@@ -13,7 +13,8 @@ import pytest
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged, Restored
-from pycontrol.arbiter.state import COPIED, Holdings, Settings
+from pycontrol.arbiter.state import COPIED, Holdings
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.queries import explain, pictures, views
 from pycontrol.queries.pictures import Camera, Pictures
 from tests.web.scene import EARLY, LATE, SHELL, Scene

@@ -16,8 +16,8 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.ledger.lease import gpus_in
-from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.arbiter.views.settings import Settings as ArbiterSettings
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.accounts import Account, Accounts, Limits
