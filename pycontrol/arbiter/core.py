@@ -67,11 +67,7 @@ class Arbiter:
         self.story = Story()
         self.rounds = Rounds(s, self.clerk, policy)
         self.agent_events = AgentEvents(s, self.clerk, self.rounds.reports, self.rounds.app_gone)
-        self.handlers = self._all_handlers()
-
-    def _all_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
-        """The handler of each kind of event."""
-        return {
+        self.handlers: dict[type[Any], Callable[[Any, float], None]] = {
             ev.ClusterSnapshot: self._snapshot,
             ev.NodeUp: self._node_up,
             ev.NodeDown: self._node_down,
@@ -153,8 +149,9 @@ class Arbiter:
                 own_as_asked(self.holdings, self.clerk, app_id)
         if self.cluster.recovering_until_s:
             self._end_recovery(now_s)
-        if len(self.cluster.refusals):
-            self._readmit_machines(now_s)
+        if self.cluster.refusals.lapse(now_s):
+            self.clerk.update_closed()
+            self.clerk.request_round(now_s)
         look_s = self.gpus.next_look_s()
         if look_s is not None and look_s <= now_s:
             leases.expire(self.holdings, self.clerk, now_s)
@@ -271,8 +268,7 @@ class Arbiter:
     def _update_virtual_clusters(self, now_s: float) -> None:
         """Moves apps in queues that now belong to another virtual cluster, or to none."""
         for app_id, app in list(self.durable.live.items()):
-            vc = self.supply.vc_of(app.queue)
-            if vc != app.vc:
+            if (vc := self.supply.vc_of(app.queue)) != app.vc:
                 self.clerk.record(facts.AppMoved(app_id, vc, now_s))
                 self.clerk.refresh_kind(app_id)
 
@@ -355,12 +351,6 @@ class Arbiter:
             self._drain(host, now_s)
         self.clerk.request_round(now_s)
 
-    def _readmit_machines(self, now_s: float) -> None:
-        """Ends the avoidance of machines when its time has passed."""
-        if self.cluster.refusals.lapse(now_s):
-            self.clerk.update_closed()
-            self.clerk.request_round(now_s)
-
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
         self._tell_watched(now_s)
         self.cluster.lost()
@@ -418,8 +408,7 @@ class Arbiter:
     # ---- apps and their asks
 
     def _app_added(self, e: ev.AppAdded, now_s: float) -> None:
-        known = self.cluster.apps.get(e.app.app_id)
-        if known is None or e.app.attempt_id:
+        if e.app.app_id not in self.cluster.apps or e.app.attempt_id:
             self._note_app(e.app, now_s)
         self.agent_events.admit(e.app.app_id, now_s)
 

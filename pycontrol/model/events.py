@@ -461,7 +461,7 @@ class SendFinish:
     reason: str
 
 
-# ---- effects: to YARN
+# ---- effects: to YARN, and inside the control plane
 
 
 @value
@@ -493,9 +493,6 @@ class Kill:
     reason: str
     again: bool = False
     """Whether its app lost it to others and may ask again, so that its end is no failure."""
-
-
-# ---- effects: inside the control plane
 
 
 @value

@@ -192,8 +192,10 @@ class Resumed(Simulator):
             if worker is not None and worker.container_id in job.containers:
                 worker.plan = dataclasses.replace(worker.plan, job_id=job.job_id)
                 job.worker_id = worker.plan.worker_id
+        leases = self.arbiter.durable.leases
         for lease in () if app.trace.agentless else gang:
-            self.arbiter.durable.put(dataclasses.replace(lease, job_id=job.job_id))
+            leases.parted(lease.gpus)
+            leases.put(dataclasses.replace(lease, job_id=job.job_id))
         job.state, job.gpus, job.launches, job.up_s, job.since_s = RUNNING, gpus, 1, self.now, self.now
         job.rate, job.slowdown = gang_rate(app.trace, gpus, self.topology)
         self.active += 1

@@ -5,11 +5,10 @@ Only `Durable.apply(fact)` changes the state, so replaying the journal gives the
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from pycontrol.arbiter.ledger import facts
@@ -143,11 +142,6 @@ class Durable:
     def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
         self.clocks[vc] = self.clocks.get(vc, ContentionClock()).turned(now_s, change)
         return self.clocks[vc].value
-
-    def put(self, lease: Lease) -> None:
-        """Replaces the lease of these GPUs by another of the same app; no fact is recorded."""
-        self.leases.parted(lease.gpus)
-        self.leases.put(lease)
 
     def claims(self) -> list[Lease | Reservation]:
         """All leases, then all reservations."""
@@ -340,12 +334,12 @@ class Durable:
     @property
     def is_empty(self) -> bool:
         """Whether nothing has happened yet."""
-        known = self.apps or self.leases or self.switches or self.boosts or self.rounds or self.clocks or self.limits
-        return not known
+        known = self.apps, self.leases, self.switches, self.boosts, self.rounds, self.clocks, self.limits
+        return not any(known)
 
     def kept(self) -> dict[str, Any]:
         """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
-        return {**self._dump_rest(), "apps": [dataclasses.asdict(a) for a in self.live.values()]}
+        return {**self._dump_rest(), "apps": [asdict(a) for a in self.live.values()]}
 
     def kept_here(self) -> dict[str, Any]:
         """dump() without leases, for a journal that has lost its tail: container tags tell the leases."""
@@ -363,7 +357,7 @@ class Durable:
         """dump() in small pieces: first everything but the records, then [list, record] for each record."""
         yield self._dump_rest()
         for app in self.apps.values():
-            yield ["apps", dataclasses.asdict(app)]
+            yield ["apps", asdict(app)]
         for lease in self.leases.each():
             yield ["leases", dump_lease(lease)]
         for reservation in self.reservations.each():
@@ -375,8 +369,8 @@ class Durable:
             "leases": [],
             "next": [],
             "switches": sorted(self.switches),
-            "acts": [dataclasses.asdict(x) for x in self.acts],
-            "boosts": [dataclasses.asdict(b) for b in self.boosts.values()],
+            "acts": [asdict(x) for x in self.acts],
+            "boosts": [asdict(b) for b in self.boosts.values()],
             "rounds": self.rounds,
             "memory": facts.plain(self.memory),
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
@@ -385,8 +379,8 @@ class Durable:
             "first_launches_s": list(self.first_launches_s),
             "restarts_s": list(self.restarts_s),
             "uses": [[*key, use.at_s, use.running, list(use.gpu_s)] for key, use in self.uses.items()],
-            "limits": [dataclasses.asdict(x) for x in self.limits.values()],
-            "spent": [dataclasses.asdict(x) for x in self.spent.values()],
+            "limits": [asdict(x) for x in self.limits.values()],
+            "spent": [asdict(x) for x in self.spent.values()],
             "plain": [[*key, gpus] for key, gpus in self.plain.items()],
         }
 
