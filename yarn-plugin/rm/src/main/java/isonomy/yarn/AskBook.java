@@ -21,6 +21,8 @@ import org.apache.hadoop.yarn.api.resource.PlacementConstraint.SingleConstraint;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraint.TargetExpression;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraint.TargetExpression.TargetType;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraints;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.QueueMetrics;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
@@ -156,6 +158,26 @@ final class AskBook {
           ResourceRequest.isAnyLocation(r.getResourceName()) ? entry.count : Math.min(entry.count, r.getNumContainers()))));
     }
     close(id);
+  }
+
+  /** Copies of an attempt's asks for GPUs at CapacityScheduler, which does not expose those by the constraint API. */
+  static List<ResourceRequest> waiting(FiCaSchedulerApp app) {
+    return app.getAppSchedulingInfo().getAllResourceRequests().stream()
+        .filter(r -> Gpus.of(r.getCapability()) > 0 && r.getNumContainers() > 0)
+        .map(r -> copy(r, r.getNumContainers())).collect(Collectors.toList());
+  }
+
+  /** Counts an attempt's pending containers in the metrics of its queue. */
+  static Pending pendingIn(FiCaSchedulerApp app) {
+    QueueMetrics metrics = app.getQueue().getMetrics();
+    String user = app.getUser();
+    return (partition, containers, each) -> {
+      if (containers > 0) {
+        metrics.incrPendingResources(partition, user, containers, each);
+      } else if (containers < 0) {
+        metrics.decrPendingResources(partition, user, -containers, each);
+      }
+    };
   }
 
   /** A copy of the request with another number of containers. */

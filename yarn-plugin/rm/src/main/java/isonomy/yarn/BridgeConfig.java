@@ -6,6 +6,7 @@ import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermission;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 
 /** How the plugin reaches the control plane: the isonomy.* keys of yarn-site.xml. */
 final class BridgeConfig {
@@ -36,6 +37,19 @@ final class BridgeConfig {
     queueSize = conf.getInt(QUEUE_SIZE, 100_000);
     if (queueSize < 1) {
       throw new IllegalArgumentException("yarn-site.xml: " + QUEUE_SIZE + " must be at least 1, not " + queueSize);
+    }
+  }
+
+  /** Why a mode cannot be in force with this configuration; empty where it can. */
+  static String hindrance(Managed wanted, Configuration conf) {
+    if (wanted.places() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
+      return "resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE;
+    }
+    try {
+      new BridgeConfig(conf);
+      return "";
+    } catch (IllegalArgumentException e) {
+      return wanted.isOn() ? e.getMessage() : "";
     }
   }
 

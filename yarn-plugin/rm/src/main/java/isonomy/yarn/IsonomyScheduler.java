@@ -32,7 +32,6 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerStat
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.Allocation;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ContainerUpdates;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.QueueMetrics;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplication;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
@@ -44,7 +43,6 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaS
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAddedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEvent;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
-import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -98,22 +96,10 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   }
 
   void openMode() {
-    modeSwitch = new ModeSwitch(ModeStore.beside(rmContext, getConfig()), getConfig(), this::hindrance,
+    modeSwitch = new ModeSwitch(ModeStore.beside(rmContext, getConfig()), getConfig(),
+        wanted -> BridgeConfig.hindrance(wanted, getConfig()),
         wanted -> guarded("the change of mode", () -> change(wanted)));
     modeSwitch.open();
-  }
-
-  /** Why this mode cannot be in force here; empty where it can. */
-  private String hindrance(Managed wanted) {
-    if (wanted.places() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
-      return "resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE;
-    }
-    try {
-      new BridgeConfig(getConfig());
-      return "";
-    } catch (IllegalArgumentException e) {
-      return wanted.isOn() ? e.getMessage() : "";
-    }
   }
 
   /** In each mode, so that the control plane knows the mode. */
@@ -198,7 +184,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     ApplicationAttemptId id = app.getApplicationAttemptId();
     if (manages(id)) {
       asks.open(id, pendingOf(id));
-      List<ResourceRequest> taken = waiting(app);
+      List<ResourceRequest> taken = AskBook.waiting(app);
       app.updateResourceRequests(taken.stream().map(r -> AskBook.copy(r, 0)).collect(Collectors.toList()));
       asks.ask(id, taken, List.of(), Map.of());
     } else {
@@ -209,13 +195,6 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       app.updateSchedulingRequests(constrained);
       shadow(app);
     }
-  }
-
-  /** Copies of an attempt's asks for GPUs at CapacityScheduler, which does not expose those by the constraint API. */
-  private static List<ResourceRequest> waiting(FiCaSchedulerApp app) {
-    return app.getAppSchedulingInfo().getAllResourceRequests().stream()
-        .filter(r -> Gpus.of(r.getCapability()) > 0 && r.getNumContainers() > 0)
-        .map(r -> AskBook.copy(r, r.getNumContainers())).collect(Collectors.toList());
   }
 
   // ---- guarding the ResourceManager
@@ -338,7 +317,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
           asks.close(app.getApplicationAttemptId());
         } else if (app != null && managed.isShadow()) {
           asks.open(app.getApplicationAttemptId(), null);
-          asks.replace(app.getApplicationAttemptId(), waiting(app));
+          asks.replace(app.getApplicationAttemptId(), AskBook.waiting(app));
         }
       }
     });
@@ -387,19 +366,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   /** Counts an attempt's pending containers in the metrics, as CapacityScheduler does those that it has: null then. */
   AskBook.Pending pendingOf(ApplicationAttemptId id) {
-    if (!manages(id)) {
-      return null;
-    }
-    FiCaSchedulerApp app = getApplicationAttempt(id);
-    QueueMetrics metrics = app.getQueue().getMetrics();
-    String user = app.getUser();
-    return (partition, containers, each) -> {
-      if (containers > 0) {
-        metrics.incrPendingResources(partition, user, containers, each);
-      } else if (containers < 0) {
-        metrics.decrPendingResources(partition, user, -containers, each);
-      }
-    };
+    return manages(id) ? AskBook.pendingIn(getApplicationAttempt(id)) : null;
   }
 
   /** The placement processor bypasses the asks; not allowed for GPUs. */
@@ -439,18 +406,14 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   public String moveApplication(ApplicationId id, String queue) throws YarnException {
     String moved = super.moveApplication(id, queue);
     whenOn("the move of " + id, () -> {
-      moved(id);
+      SchedulerApplication<FiCaSchedulerApp> app = applications.get(id);
+      FiCaSchedulerApp attempt = app == null ? null : app.getCurrentAppAttempt();
+      if (attempt != null && !attempt.isStopped()) {
+        underWriteLock(() -> handOver(attempt));
+      }
       events.updated(id);
     });
     return moved;
-  }
-
-  private void moved(ApplicationId id) {
-    SchedulerApplication<FiCaSchedulerApp> app = applications.get(id);
-    FiCaSchedulerApp attempt = app == null ? null : app.getCurrentAppAttempt();
-    if (attempt != null && !attempt.isStopped()) {
-      underWriteLock(() -> handOver(attempt));
-    }
   }
 
   @Override
