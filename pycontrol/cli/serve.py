@@ -23,8 +23,8 @@ from pycontrol.daemon.control_plane import ControlPlane
 from pycontrol.hadoopconf.check import checked
 from pycontrol.policies import registry
 from pycontrol.rpc.agent_server import ServerError
-from pycontrol.rpc.tokens import KeyFileError
 from pycontrol.runtime.journal import JournalError
+from pycontrol.secretfile import SecretFileError
 
 
 def on_one_line(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -68,7 +68,7 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
     with failing(ConfigError):
         config = checked(load_config(file), file.name)
     os.umask(0o077)  # its files tell of all users' apps
-    refused = failing(ConfigError, JournalError, KeyFileError, ServerError, BridgeError)
+    refused = failing(ConfigError, JournalError, SecretFileError, ServerError, BridgeError)
     with refused, failing(OSError, what=str(config.state_dir)):
         plane = ControlPlane(config, policy or config.policy)
         plane.start()

@@ -18,7 +18,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pycontrol import secretfile
+from pycontrol.secretfile import SecretFileError, read_or_make
 
 KEY_BYTES = 32
 TOKEN_MAX_CHARS = 4096
@@ -36,10 +36,6 @@ class MalformedToken(TokenError):
 
 class ForgedToken(TokenError):
     """The token was not made with this control plane's key."""
-
-
-class KeyFileError(Exception):
-    """The key file cannot be used; the message names it and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ class Tokens:
 
     @classmethod
     def of_file(cls, path: Path) -> Tokens:
-        """Tokens with the key in `path`, which is created if it does not exist; raises KeyFileError."""
+        """Tokens with the key in `path`, which is created if it does not exist; raises SecretFileError."""
         return cls(read_or_make_key(path))
 
     def issue(self, app_id: str, user: str, ttl_s: float, now_s: float) -> str:
@@ -109,11 +105,8 @@ def _decode(text: str) -> bytes:
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key in `path`; creates the file with random bytes and mode 0600 if needed. Raises KeyFileError."""
-    try:
-        key = secretfile.read_or_make(path, lambda: os.urandom(KEY_BYTES))
-    except secretfile.SecretFileError as e:
-        raise KeyFileError(str(e)) from e
+    """The key in `path`; creates the file with random bytes and mode 0600 if needed. Raises SecretFileError."""
+    key = read_or_make(path, lambda: os.urandom(KEY_BYTES))
     if len(key) < KEY_BYTES:
-        raise KeyFileError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; remove it to get a new one")
+        raise SecretFileError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; remove it to get a new one")
     return key

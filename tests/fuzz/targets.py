@@ -47,7 +47,8 @@ from pycontrol.queries import cells_view
 from pycontrol.queries.lookup import Refusal, whole_number
 from pycontrol.rpc import agent_messages, message_checks, relayed
 from pycontrol.rpc.message_checks import Malformed
-from pycontrol.rpc.tokens import KeyFileError, TokenError, Tokens, read_or_make_key
+from pycontrol.rpc.tokens import TokenError, Tokens, read_or_make_key
+from pycontrol.secretfile import SecretFileError
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from pycontrol.wire.v1 import bridge_pb2
@@ -403,7 +404,7 @@ _TOKENS = Tokens(b"k" * 32)
 
 def secrets(data: bytes) -> None:
     """A file of a key or of the bridge's token is used or refused."""
-    with suppress(KeyFileError):
+    with suppress(SecretFileError):
         assert len(read_or_make_key(_file(data))) >= 32
     with suppress(BridgeError):
         assert len(bridge_token(_file(data))) == 64

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from pycontrol.rpc.tokens import (
     ForgedToken,
-    KeyFileError,
     MalformedToken,
     TokenClaims,
     TokenError,
     Tokens,
 )
+from pycontrol.secretfile import SecretFileError
 
 APP = "application_1_0001"
 
@@ -59,9 +59,9 @@ def test_key_file_that_others_read_or_that_is_short_is_refused(tmp_path) -> None
     path = tmp_path / "tokens.key"
     path.write_bytes(b"k" * 32)
     path.chmod(0o640)
-    with pytest.raises(KeyFileError, match="chmod 600"):
+    with pytest.raises(SecretFileError, match="chmod 600"):
         Tokens.of_file(path)
     path.write_bytes(b"short")
     path.chmod(0o600)
-    with pytest.raises(KeyFileError, match="holds 5 bytes"):
+    with pytest.raises(SecretFileError, match="holds 5 bytes"):
         Tokens.of_file(path)
