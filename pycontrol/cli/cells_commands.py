@@ -10,6 +10,7 @@ import click
 from pycontrol.cli.client import Rm, duration_s, output_option, rm_address
 from pycontrol.cli.screens import deal
 from pycontrol.cli.tables import Data, clock, emit, lines, show, table
+from pycontrol.cli.verbs import do
 from pycontrol.words import left, span
 
 
@@ -36,7 +37,7 @@ def apply_command(file: Path, output: str) -> None:
 
     All that runs continues; what its queue does not own any more is borrowed from then on.
     """
-    _post("cells-apply", output, file=file.resolve())
+    do("cells-apply", output, file=file.resolve())
 
 
 def _status(data: Data) -> Any:
@@ -77,11 +78,6 @@ def _term(command: Any) -> Any:
     return command
 
 
-def _post(path: str, output: str, **params: Any) -> None:
-    given = {k: str(v) for k, v in params.items() if v is not None}
-    emit(Rm(rm_address()).post(path, **given), output, lambda d: str(d["text"]))
-
-
 @click.group("exchange")
 def exchange_group() -> None:
     """Virtual clusters lend each other cells for a time: offers and requests on a board are matched.
@@ -103,7 +99,7 @@ def exchange_group() -> None:
 @_term
 def offer_command(output: str, **posting: Any) -> None:
     """Lend CELLS of VC until then, to who requests some. Cells in use are not lent: they wait until they are free."""
-    _post("exchange-offer", output, **posting)
+    do("exchange-offer", output, **posting)
 
 
 @exchange_group.command("request")
@@ -113,7 +109,7 @@ def offer_command(output: str, **posting: Any) -> None:
 @_term
 def request_command(output: str, **posting: Any) -> None:
     """Ask for CELLS for VC until then. VC's apps run on them as on its own; then they run on, borrowing."""
-    _post("exchange-request", output, **posting)
+    do("exchange-request", output, **posting)
 
 
 @exchange_group.command("withdraw")
@@ -121,7 +117,7 @@ def request_command(output: str, **posting: Any) -> None:
 @output_option
 def withdraw_command(output: str, **posting: Any) -> None:
     """Take an offer or a request off the board. A deal that was made stays in force until its end."""
-    _post("exchange-withdraw", output, **posting)
+    do("exchange-withdraw", output, **posting)
 
 
 @exchange_group.command("list")

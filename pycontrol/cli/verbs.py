@@ -10,8 +10,10 @@ from pycontrol.cli.client import Misused, Rm, duration_s, output_option, rm_addr
 from pycontrol.cli.tables import Data, clock, emit, lines, moment, table
 
 
-def _do(verb: str, output: str, **target: str) -> None:
-    emit(Rm(rm_address()).post(verb, **target), output, lambda d: str(d["text"]))
+def do(verb: str, output: str, **target: Any) -> None:
+    """Has the control plane carry out a verb, with what is given of its parameters, and shows what it answers."""
+    given = {k: str(v) for k, v in target.items() if v is not None}
+    emit(Rm(rm_address()).post(verb, **given), output, lambda d: str(d["text"]))
 
 
 @click.command("kill")
@@ -19,7 +21,7 @@ def _do(verb: str, output: str, **target: str) -> None:
 @output_option
 def kill_command(app: str, output: str) -> None:
     """End APP: its Agent stops the jobs and finishes. For admins and the app's own user."""
-    _do("kill", output, app=app)
+    do("kill", output, app=app)
 
 
 @click.command("drain")
@@ -28,7 +30,7 @@ def kill_command(app: str, output: str) -> None:
 @output_option
 def drain_command(node: str, end: bool, output: str) -> None:
     """Take NODE (a host name) out of use: no new leases there, jobs checkpoint and move. For admins."""
-    _do("undrain" if end else "drain", output, node=node)
+    do("undrain" if end else "drain", output, node=node)
 
 
 @click.command("pause")
@@ -36,7 +38,7 @@ def drain_command(node: str, end: bool, output: str) -> None:
 @output_option
 def pause_command(end: bool, output: str) -> None:
     """Stop holding rounds; running containers continue and no lease ends. For admins."""
-    _do("resume" if end else "pause", output)
+    do("resume" if end else "pause", output)
 
 
 @click.command("boost")
@@ -58,7 +60,7 @@ def boost_command(target: tuple[str, ...], length: str | None, end: bool, output
     if (length is None) == (not end):
         raise Misused("give either --for TIME, as --for 4h, or --end")
     for_s = 0 if length is None else max(1, int(duration_s(length, "--for")))
-    _do("boost", output, target=" ".join(target), for_s=str(for_s))
+    do("boost", output, target=" ".join(target), for_s=for_s)
 
 
 @click.command("budget")
@@ -83,14 +85,13 @@ def budget_command(account: tuple[str, ...], reset: bool, output: str, **limits:
     isonomy budget group research/vision --month none
     isonomy budget user ann --reset
     """
-    given = {k: x for k, x in limits.items() if x is not None}
+    given = any(x is not None for x in limits.values())
     if not account and not given and not reset:
         emit(Rm(rm_address()).get("budget"), output, _budget)
         return
-    if len(account) != 2 or reset == bool(given):
+    if len(account) != 2 or reset == given:
         raise Misused("give KIND NAME, as user ann, with limits, as --gpus 8, or with --reset")
-    path = "budget-reset" if reset else "budget-set"
-    _do(path, output, account=" ".join(account), **given)
+    do("budget-reset" if reset else "budget-set", output, account=" ".join(account), **limits)
 
 
 def _budget(d: Data) -> Any:
