@@ -112,7 +112,7 @@ def _extent(found: Data) -> str:
 def coverage(found: Data) -> str:
     """What time a table covers, and what not, in a sentence."""
     times = found["covered"]
-    text = f"covered: {_time(times['from_s'], times['to_s'])}" + ", whole days of UTC" * found["whole_days"]
+    text = f"covered: {_time(times['from_s'], times['to_s'])}{', whole days of UTC' if found['whole_days'] else ''}"
     if times["from_s"] > found["since_s"] + 60:
         text += "; nothing is known from before"
     if gaps := times["gaps"]:

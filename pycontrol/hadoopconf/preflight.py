@@ -139,7 +139,7 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
     if found is not None and "libcuda.so.1" not in (machine.says(str(machine.at(LDCONFIG)), "-p") or "libcuda.so.1"):
         said = "lists no libcuda.so.1, and YARN gives containers no LD_LIBRARY_PATH: name its folder in a file in"
         yield note(HOST, "ldconfig -p", f"{said} /etc/ld.so.conf.d and run ldconfig as root, else no job finds a GPU")
-    site = sites.get(CORE, {}) | yarn
+    site = {**sites.get(CORE, {}), **yarn}
     for folder in local_dirs(site):
         place = machine.at(folder)
         if "${" in folder:

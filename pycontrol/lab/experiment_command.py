@@ -92,10 +92,8 @@ def experiment_command(
     for k, one in enumerate(dict.fromkeys(chosen), 1):
         with log.status(f"{one} ({k} of {len(chosen)})") as status:
             note = partial(_note, one, status if log.is_terminal else Lines(log))
-            setup = Setup(
-                quick, seeds, **({"processes": processes} if processes else {}), data=data, full=full, note=note,
-                runs=runs,
-            )  # fmt: skip
+            more: dict[str, Any] = {"processes": processes} if processes else {}
+            setup = Setup(quick, seeds, data=data, full=full, note=note, runs=runs, **more)
             earlier = _kept(one, setup, report) if resume and report is not None else None
             at, code = (provenance.commit_of(), provenance.code_hash(one)) if keep else ("", "")
             entries.append(earlier or _run(one, setup))

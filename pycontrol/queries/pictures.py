@@ -13,7 +13,7 @@ import operator
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,7 @@ VIEW_SHARE = 0.1
 """The part of a core that one view may take, whoever asks for it: a costly one is served for longer."""
 ANSWERS_KEPT = 64
 """The most answers. One without parameters stays: what a single caller asks for must not push out what all share."""
-Key = tuple[str | tuple[str, str], ...]
-"""A view's path and its parameters."""
+Key = tuple[Sequence[str], ...]
 
 
 class Camera:

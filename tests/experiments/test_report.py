@@ -78,7 +78,7 @@ def test_the_command_runs_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_report_grows_and_continues_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    names = {"first": "tests.experiments.test_report:found", "second": "tests.experiments.test_report:without_data"}
+    names = {"first": "tests.experiments.test_report:found", "second": f"{__name__}:{without_data.__name__}"}
     monkeypatch.setattr(catalogue, "EXPERIMENTS", names)
 
     def run(*words: str) -> Result:
