@@ -8,6 +8,7 @@ is listed in `unchecked`, never skipped silently.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -181,7 +182,7 @@ def _one_container_a_gpu(stays: list[ContainerInterval], found: AuditFindings) -
     for gpu, users in by_gpu.items():
         longest = users[0]
         for before, after in pairwise(users):
-            longest = before if _later(before, longest) else longest
+            longest = max(longest, before, key=lambda x: math.inf if x.end_s is None else x.end_s)
             slack_s = CLOCK_S if longest.end_by == "ResourceManager" else 0.0
             if longest.end_s is None or longest.end_s > after.start_s + slack_s:
                 what = f"GPU {gpu}: {after.container_id} began, {longest.container_id} {_end(longest, after.start_s)}"
@@ -190,10 +191,6 @@ def _one_container_a_gpu(stays: list[ContainerInterval], found: AuditFindings) -
 
 def _end(stay: ContainerInterval, from_s: float) -> str:
     return "has no recorded end" if stay.end_s is None else f"ended {stay.end_s - from_s:.3f} s later"
-
-
-def _later(a: ContainerInterval, b: ContainerInterval) -> bool:
-    return a.end_s is None or (b.end_s is not None and a.end_s > b.end_s)
 
 
 def _inside_leases(history: History, stays: list[ContainerInterval], found: AuditFindings) -> None:

@@ -9,15 +9,12 @@ from typing import Any
 
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Chain
+from pycontrol.configerror import ConfigError
 from pycontrol.model.value import value
 
 
-class LayoutError(Exception):
+class LayoutError(ConfigError):
     """An infeasible assignment; each of `lines` says what is missing."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.lines = tuple(lines)
-        super().__init__("\n".join(self.lines))
 
 
 @value

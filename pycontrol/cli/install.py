@@ -87,7 +87,10 @@ def install_command(
         else:
             choices = Choices(_version(hadoop), Stage[stage.upper()], queues or "root", gpus)
             changes = properties.plan(sites, choices)
-            _refuse_includes([conf / c.file for c in changes if c.file in texts])
+            for file in (conf / c.file for c in changes if c.file in texts):
+                if others := included(file):
+                    said = "which is not read; move its properties into this file"
+                    raise ConfigError([f"{file}: includes {others[0]}, {said}"])
         book = list(removal(changes, FORMATS[form]) if remove else steps(sites, choices, FORMATS[form]))
         own = {} if remove else {n: text for n, text in _own(conf).items() if not (conf / n).exists()}
         findings = [] if remove else _left_to_do(conf, properties.changed_texts(texts, changes) | own, choices.hadoop)
@@ -112,12 +115,6 @@ def _texts(conf: Path) -> dict[str, str]:
         return {n: (conf / n).read_text(encoding="utf-8") for n in names}
     except UnicodeDecodeError as e:
         raise ConfigError([f"{conf}: has a file that is not UTF-8 ({e}); convert it (iconv) in a copy"]) from e
-
-
-def _refuse_includes(files: list[Path]) -> None:
-    for file in files:
-        for other in included(file):
-            raise ConfigError([f"{file}: includes {other}, which is not read; move its properties into this file"])
 
 
 def _version(given: str | None) -> str:

@@ -6,10 +6,9 @@ import csv
 import io
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -64,7 +63,9 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
     records = records_of(**named, evidence=(), rm_log=())
     if named["config"] is not None and not named["journals"]:  # and those that were set aside at a failover
         records.journals = tuple(older for j in records.journals for older in with_older(j))
-    found = accounted(_read(records, keys, since_s, until_s), keys, records.accounts, _prices(records.topology))
+    with failing(ConfigError, instead=Misused):
+        prices = {} if records.topology is None else load_topology_spec(records.topology).prices
+    found = accounted(_read(records, keys, since_s, until_s), keys, records.accounts, prices)
     if found["covered"] is None:
         raise Failure(f"nothing is known of {_time(found['since_s'], found['until_s'])}: {_extent(found)}")
     if output == "json":
@@ -89,11 +90,6 @@ def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float)
                 found.entries += (e for e in by_facts().entries if e.wait_s is not None)
             return found
     return by_facts()
-
-
-def _prices(topology: Path | None) -> Mapping[str, float]:
-    with failing(ConfigError, instead=Misused):
-        return {} if topology is None else load_topology_spec(topology).prices
 
 
 def _time(from_s: float, to_s: float) -> str:

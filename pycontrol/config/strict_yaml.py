@@ -14,12 +14,7 @@ from pycontrol.configerror import ConfigError
 from pycontrol.model.bounds import OutOfBounds, numbers_within
 from pycontrol.words import suggest
 
-
-def _as_path(value: object) -> object:
-    return Path(value).expanduser() if isinstance(value, str) else value
-
-
-NamedPath = Annotated[Path, BeforeValidator(_as_path)]
+NamedPath = Annotated[Path, BeforeValidator(lambda x: Path(x).expanduser() if isinstance(x, str) else x)]
 FilePath = Annotated[NamedPath, AfterValidator(lambda path, info: (info.context or Path()) / path)]
 """Relative to the file that names it."""
 Host = Annotated[str, Field(min_length=1, pattern=r"^\S+$")]

@@ -448,8 +448,7 @@ class ControlPlane:
 
 def _tell_supervisor(state: str) -> None:
     """Tell systemd, where it started this process (sd_notify(3)): the unit's WatchdogSec ends one that is silent."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
+    if address := os.environ.get("NOTIFY_SOCKET", ""):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to, suppress(OSError):
             to.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 

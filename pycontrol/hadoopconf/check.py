@@ -142,8 +142,7 @@ def _secret(name: str, key: str, file: Path, token: bool = False) -> Iterator[Fi
 
 
 def _topology_file(file: Path, _seen: SiteFacts) -> Iterator[Finding]:
-    spec = load_topology_spec(file)
-    if not any(m.gpus for m in spec.machines):
+    if not any(m.gpus for m in load_topology_spec(file).machines):
         yield note(file.name, "racks", "no machine has a GPU")
 
 

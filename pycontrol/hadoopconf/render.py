@@ -125,7 +125,7 @@ def render(over: Mapping[str, Any]) -> dict[str, str]:
         loader=FileSystemLoader(confs_dir() / "templates"),
         autoescape=lambda name: bool(name) and (str(name).endswith(".xml.j2") or name == "_xml.j2"),
         undefined=StrictUndefined,
-        finalize=_finalize,
+        finalize=lambda value: str(value).lower() if isinstance(value, bool) else value,
         keep_trailing_newline=True,
     )
     environment.filters["yaml"] = _yaml_scalar
@@ -156,10 +156,6 @@ def write(files: Mapping[str, str], out: Path) -> list[Path]:
     for name, text in files.items():
         (out / name).write_text(text, encoding="utf-8")
     return [out / name for name in files]
-
-
-def _finalize(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _yaml_scalar(value: object) -> str:

@@ -18,7 +18,7 @@ from pycontrol.model import tags
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.cluster import Mode
 from pycontrol.model.grouping import summed
-from pycontrol.model.reasons import SENTENCES, Pending, Reason
+from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
 from pycontrol.queries.demands import Demands
@@ -26,7 +26,6 @@ from pycontrol.queries.standing import Standing, standings
 from pycontrol.queries.waiting import Waiting
 from pycontrol.words import count, utc
 
-REASONS = SENTENCES
 MODES = {Mode.SHADOW: Pending.SHADOW, Mode.OFF: Pending.OFF, Mode.UNREADABLE: Pending.MODE_UNREADABLE}
 BY_ORDER = frozenset({Pending.OUTRANKED, Pending.NOT_OFFERED, Pending.NO_ROOM_WITHIN, Pending.NO_SUCH_CELLS})
 """Reasons of a round that say less than CELLS_IN_USE, which names the users of the cells."""

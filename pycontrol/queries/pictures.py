@@ -165,10 +165,9 @@ class Pictures:
         try:
             return self._take(patience_s)
         except (TimeoutError, Overloaded):
-            have = self._newest
-            if have is None:
+            if self._newest is None:
                 raise
-            return have
+            return self._newest
 
     def _take(self, patience_s: float) -> Picture:
         if not self._taking.acquire(timeout=patience_s):

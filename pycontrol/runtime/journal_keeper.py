@@ -143,7 +143,8 @@ class JournalKeeper:
         last = snapshot_seqs(db)[1]
         oldest_s, dropped, most = self._now_s() - self._retention_s, 0, self._max_bytes
         while not self._stopped.is_set():
-            too_large = _bytes_used(db) > most
+            pages = _pragma(db, "page_count") - _pragma(db, "freelist_count")
+            too_large = pages * _pragma(db, "page_size") > most
             before_s = float("inf") if too_large else oldest_s
             rows = db.execute(
                 "SELECT seq, time_s FROM facts WHERE seq <= ? ORDER BY seq LIMIT ?", (last, ROWS_DROPPED_AT_ONCE)
@@ -165,10 +166,6 @@ class JournalKeeper:
             db.execute(f"PRAGMA incremental_vacuum({PAGES_FREED_AT_ONCE})").fetchall()
             self._stopped.wait(self._rest_s)
         db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-
-def _bytes_used(db: sqlite3.Connection) -> int:
-    return (_pragma(db, "page_count") - _pragma(db, "freelist_count")) * _pragma(db, "page_size")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

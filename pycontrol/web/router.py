@@ -355,9 +355,8 @@ class Router:
 
     def _drain(self, request: RestRequest) -> dict[str, Any]:
         host = self.driver.call(lambda a, now_s: find_host(a, request.params))
-        if request.path == "drain":
-            return self._carry_out(request, host, f"{host} gets no new leases; its GPUs are taken back")
-        return self._carry_out(request, host, f"{host} is in use again")
+        text = "gets no new leases; its GPUs are taken back" if request.path == "drain" else "is in use again"
+        return self._carry_out(request, host, f"{host} {text}")
 
     def _boost(self, request: RestRequest) -> dict[str, Any]:
         for_s = whole_number(request.params, "for_s", -1, 0, BOOST_MAX_S)

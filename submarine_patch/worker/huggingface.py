@@ -37,12 +37,11 @@ def callback() -> Any:
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             self._steering.leave()
 
+        on_train_end = on_save
+
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
             if state.is_world_process_zero and "train_runtime" not in (logs or {}):  # that is the whole run's summary
                 self._steering.report(state.global_step, {**(logs or {}), "max_steps": state.max_steps})
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            self._steering.leave()
 
     return Isonomy()
 

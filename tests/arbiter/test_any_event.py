@@ -17,10 +17,11 @@ from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand, as_gang
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.reasons import SENTENCES
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.queries.pending_reasons import REASONS, reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.mini import CELLS, Mini
 
 SETTINGS = Settings(lease_s=30, grant_timeout_s=10, recovery_s=2, round_retry_s=3)
@@ -201,7 +202,7 @@ def holds(m: Mini) -> None:
     assert all(n >= 0 for n in a.durable.held.values())
     assert all(c.count >= 0 for c in a.durable.clocks.values())
     for app_id in APPS:
-        assert reason(a, app_id, m.now).code in REASONS
+        assert reason(a, app_id, m.now).code in SENTENCES
 
 
 @pytest.mark.parametrize("with_cells", [False, True])

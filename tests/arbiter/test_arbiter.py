@@ -13,8 +13,8 @@ from pycontrol.arbiter.ledger.facts import AllocationChanged
 from pycontrol.arbiter.ledger.lease import Reservation
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
+from pycontrol.model.reasons import SENTENCES
 from pycontrol.policies import registry
-from pycontrol.queries.pending_reasons import REASONS
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.mixes import BAD_GPUS, SOMETIMES_S, plan
 from tests.arbiter.world import TROUBLES, World
@@ -193,4 +193,4 @@ def test_under_any_policy_all_apps_finish_whatever_goes_wrong_and_no_gpu_is_ever
     assert not w.arbiter.durable.leases
     assert not w.arbiter.durable.reservations
     for app_id in w.agents:
-        assert w.why(app_id) in REASONS
+        assert w.why(app_id) in SENTENCES

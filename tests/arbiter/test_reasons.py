@@ -11,8 +11,9 @@ import pytest
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid
+from pycontrol.model.reasons import SENTENCES
 from pycontrol.queries import pending_reasons
-from pycontrol.queries.pending_reasons import REASONS, Reasons, reason
+from pycontrol.queries.pending_reasons import Reasons, reason
 from tests.arbiter.mini import Mini
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -22,7 +23,7 @@ def test_the_operators_list_has_every_reason_and_no_other() -> None:
     text = OPERATIONS.read_text().partition("## Why an app waits")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     named = [code for row in rows for code in re.findall(r"`(\w+)`", row)]
-    assert sorted(named) == sorted(REASONS)
+    assert sorted(named) == sorted(SENTENCES)
 
 
 class NoBid(Mini):

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from pycontrol.cli import FORMER, client, main
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded, AppRemoved
-from pycontrol.queries.pending_reasons import REASONS, reason
+from pycontrol.model.reasons import SENTENCES
+from pycontrol.queries.pending_reasons import reason
 from tests.cli.conftest import Rm, run
 from tests.web.scene import EARLY, SHELL, Scene
 
@@ -120,7 +121,7 @@ def test_former_words_still_work_and_say_what_to_write(former: str) -> None:
 
 def test_the_operators_guide_has_every_reason() -> None:
     text = OPERATIONS.read_text(encoding="utf-8")
-    assert [code for code in REASONS if f"`{code}`" not in text] == []
+    assert [code for code in SENTENCES if f"`{code}`" not in text] == []
 
 
 @pytest.fixture

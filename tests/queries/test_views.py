@@ -13,9 +13,9 @@ from pycontrol.arbiter.state import Holdings
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
+from pycontrol.model.reasons import SENTENCES
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.queries import cells_view, views
-from pycontrol.queries.pending_reasons import REASONS
 from tests.arbiter.mini import CELLS, Mini
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
@@ -50,7 +50,7 @@ def test_status_counts_every_gpu_once(scene: Scene) -> None:
 def test_queue_lists_waiting_apps_first_with_a_reason(scene: Scene) -> None:
     rows = scene.get("queue")["apps"]
     assert {r["app_id"] for r in rows} == {EARLY, LATE, SHELL}
-    assert all(r["reason"] in REASONS for r in rows)
+    assert all(r["reason"] in SENTENCES for r in rows)
     wanting = [r for r in rows if r["gpus_wanted"]]
     assert rows[: len(wanting)] == wanting
     assert [r["rho"] for r in wanting] == sorted((r["rho"] for r in wanting), reverse=True)

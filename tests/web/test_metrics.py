@@ -23,12 +23,11 @@ from pycontrol.config import Config, ConfigError, MetricsListener, Tls, parse
 from pycontrol.daemon import control_plane
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, ModeSwitch
-from pycontrol.model.reasons import EndReason
+from pycontrol.model.reasons import SENTENCES, EndReason
 from pycontrol.model.topology import Scope
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.metrics import Metrics
-from pycontrol.queries.pending_reasons import REASONS
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web import metrics_server
 from pycontrol.web.metrics_server import MetricsServer
@@ -69,7 +68,7 @@ def test_gpus_are_counted_by_queue_user_and_reason(stage: Stage, seen: Samples) 
         assert total(seen["isonomy_queue_gpus_held"], **labels) == sum(a.holdings.holding(x.app_id) for x in mine)
         wanted = sum(max(0, a.agents[x.app_id].demand.gpus - a.holdings.holding(x.app_id)) for x in mine)
         assert total(seen["isonomy_queue_gpus_pending"], **labels) == wanted
-    assert {labels["reason"] for labels, _ in seen["isonomy_queue_gpus_pending"]} <= REASONS.keys()
+    assert {labels["reason"] for labels, _ in seen["isonomy_queue_gpus_pending"]} <= SENTENCES.keys()
     waiting = sum(a.holdings.holding(x) == 0 for x in a.durable.live)
     assert total(seen["isonomy_apps_waiting"]) == total(seen["isonomy_apps"], state="waiting") == waiting
 
@@ -196,7 +195,7 @@ def test_each_alert_uses_existing_metrics(seen: Samples) -> None:
         asked(rule["expr"], seen)
         assert rule["annotations"]["summary"]
         for code in re.findall(r'reason=~"([^"]*)"', rule["expr"]):
-            assert set(code.split("|")) <= REASONS.keys()
+            assert set(code.split("|")) <= SENTENCES.keys()
 
 
 def test_free_gpus_that_have_no_room_for_a_waiting_gang_raise_no_alert() -> None:

@@ -126,11 +126,8 @@ REMEMBERED_BY = "remembered_by"
 
 
 def remembered(s: Holdings, key: str, policy: str) -> dict[str, Any]:
-    """The memory of the policy of this name; empty if another policy wrote it. Old journals do not name the policy.
-
-    A cells file may have named the virtual cluster with or without `root.` before.
-    """
-    kept, bare = s.durable.memory, key.removeprefix("root.")
+    """The memory of the policy of this name; empty if another policy wrote it. Old journals do not name the policy."""
+    kept, bare = s.durable.memory, key.removeprefix("root.")  # the cells file may have named it either way before
     memory = dict(kept.get(key) or kept.get(bare) or kept.get(f"root.{bare}", {}))
     return memory if memory.pop(REMEMBERED_BY, policy) == policy else {}
 
