@@ -462,18 +462,9 @@ def extend_after_pause(s: Holdings, clerk: Clerk, now_s: float) -> None:
     extend(s, clerk, ((earliest_s, x.gpus) for x in short), counted=False)
 
 
-def _adopted_end_s(s: Holdings, now_s: float, host: str, app_id: str) -> float:
-    """When an adopted lease ends: at the next common end, but no earlier than two leads from now.
-
-    That is the end the lease had or an earlier one; a later one would make waiting apps wait longer after every
-    takeover. With `lease_timing` "spread", which has no common ends: one lease length from now.
-    """
-    return max(common_end_s(s, now_s, host, s.durable.apps[app_id].vc), now_s + 2 * s.lead_s)
-
-
 def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None:
     """Makes leases for a running container that the journal does not know, as its tags say; kills it if it may not
-    have them."""
+    have them. They end at the next common end, as before or earlier, lest apps wait longer after every takeover."""
     others = [x for g in container.gpus if (x := s.durable.leases.get(g)) and x.app_id != container.app_id]
     free = tuple(g for g in container.gpus if g not in s.durable.leases)
     if others or (free and container.app_id not in s.durable.live):
@@ -481,7 +472,7 @@ def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None
         return
     if free:
         app_id, grant_id = container.app_id, container.lease_id or f"adopted-{container.container_id}"
-        until_s = _adopted_end_s(s, now_s, free[0].host, app_id)
+        until_s = max(common_end_s(s, now_s, free[0].host, s.durable.apps[app_id].vc), now_s + 2 * s.lead_s)
         s.groups.adopted()
         clerk.taken_rounds.add(round_of(grant_id))
         own, of = s.supply.whole or bool(s.durable.apps[app_id].vc), container.container_id

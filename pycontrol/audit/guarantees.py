@@ -130,7 +130,7 @@ class GuaranteedGpus:
 
     def _held(self, receipt: Receipt) -> None:
         """Set when a round's claims were due, from its record of how long the apps had waited."""
-        due_s = max(self._all_changed_s, self._before(receipt))
+        due_s = max(self._all_changed_s, self._changed_s.get(receipt.vc, 0.0))
         for granted in receipt.done.granted:
             claim = self._open.get(granted.gpu)
             if claim is not None and claim.app_id == granted.app_id:
@@ -152,10 +152,6 @@ class GuaranteedGpus:
                 known = self._refused[app_id] = RefusedRounds(app_id, receipt.vc, receipt.at_s, receipt.at_s, 0)
                 self.refused.append(known)
             known.last_s, known.rounds = receipt.at_s, known.rounds + 1
-
-    def _before(self, receipt: Receipt) -> float:
-        """When the virtual cluster's apps last lost GPUs, before this round's own revocations."""
-        return self._changed_s.get(receipt.vc, 0.0)
 
 
 def strangers(

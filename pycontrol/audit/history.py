@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.ledger.facts import (
-    AppChanged,
-    AppEnded,
-    ClockBehind,
-    Fact,
-    LeaseGranted,
-    LeaseStarted,
-    RoundHeld,
-)
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.audit.guarantees import GuaranteedGpus
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import OVERWRITTEN, IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
@@ -81,22 +73,22 @@ class History:
         """All leases."""
         return [span for spans in self.spans.values() for span in spans]
 
-    def _take(self, fact: Fact, time_s: float, changes: Sequence[IntervalChange]) -> None:
+    def _take(self, fact: f.Fact, time_s: float, changes: Sequence[IntervalChange]) -> None:
         match fact:
-            case AppEnded():
+            case f.AppEnded():
                 self.ended_s.setdefault(fact.app_id, fact.at_s)
-            case AppChanged() if fact.changes.get("elastic"):
+            case f.AppChanged() if fact.changes.get("elastic"):
                 self.elastic.add(fact.app_id)
-            case RoundHeld():
+            case f.RoundHeld():
                 for award in fact.receipt.done.awards:
                     sizes = self.gang_sizes.setdefault(award.app_id, set())
                     sizes.update(sum(n for _, n in gang) for gang in award.gangs)
-            case ClockBehind():
+            case f.ClockBehind():
                 self._behind_s = fact.by_s
-            case LeaseStarted():
+            case f.LeaseStarted():
                 for span in (c.after for c in changes if c.after is not None):
                     self._started(fact, span)
-            case LeaseGranted():
+            case f.LeaseGranted():
                 for span in (c.after for c in changes if c.after is not None and c.after.end_reason == OVERWRITTEN):
                     what = f"GPU {span.gpu}: granted to {fact.app_id} while leased to {span.app_id}"
                     self.problems.append(JournalProblem("gpu_leased_twice", what, time_s))
@@ -117,7 +109,7 @@ class History:
         if before.running_s is not None and after.running_s is None:
             self._stopped(after, after.gone_s)
 
-    def _started(self, fact: LeaseStarted, span: LeaseInterval) -> None:
+    def _started(self, fact: f.LeaseStarted, span: LeaseInterval) -> None:
         gpu = span.gpu
         if gpu in self._job_on and gpu in self.started.get(fact.container_id, ()):
             return  # the same container continues under another control plane

@@ -212,7 +212,8 @@ class Shared:
         fast = sorted((t for t in self.types if view.demand.speed_on(t) > 0), key=lambda t: -view.demand.speed_on(t))
         if fast and all(self.whole[t] < d.gang_gpus for t in fast) and not d.gpu_type:
             fast = [ANY_TYPE]
-        waited = 0.0 if view.retained_gpus or view.ending_gangs else self._waited(view)
+        lost_s = self.memory.lost_s.get(view.app_id, view.submitted_s)
+        waited = 0.0 if view.retained_gpus or view.ending_gangs else max(0.0, self.s.now_s - lost_s) / self.s.lease_s
         homes = sorted(view.ending_gangs, key=lambda g: (gang_gpus(g) != d.gang_gpus, g))
         if d.gpu_type:
             homes = [g for g in homes if set(self._by_type([g])) == {d.gpu_type}]
@@ -276,10 +277,6 @@ class Shared:
         """Whether the round changed nothing: what is due goes on as the last one left it."""
         gave = hosts.got or hosts.held or self.memory.holds
         return not gave and all(v.app_id in self.memory.users and not v.ending_gangs for v in self.views)
-
-    def _waited(self, view: AppView) -> float:
-        """Leases for which it has waited without GPUs."""
-        return max(0.0, self.s.now_s - self.memory.lost_s.get(view.app_id, view.submitted_s)) / self.s.lease_s
 
     def _why(self, app_id: str, ways: set[tuple[str, str]]) -> str:
         """The tenant's share, deviation and speedup on each type that the app got."""

@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.round.candidates import remembered, view
@@ -95,11 +94,10 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
         order = _sorted(snapshot, lambda v: (-v.priority, -amounts.get(v.app_id, 0.0)))
     else:
         order = _sorted(snapshot, lambda v: 0.0)
+    amounts = {app_id: float(x) for app_id, x in amounts.items() if math.isfinite(x)}
     measure, ranks = measure_of(policy)["name"], itertools.count(1)
     return {
-        v.app_id: Standing(
-            next(ranks) if v.demand.gpus > v.retained_gpus else None, measure, _finite(amounts.get(v.app_id))
-        )
+        v.app_id: Standing(next(ranks) if v.demand.gpus > v.retained_gpus else None, measure, amounts.get(v.app_id))
         for v in order
     }
 
@@ -129,7 +127,3 @@ def _by_queue(policy: Filling, pool: Offered, keys: Mapping[str, tuple[int, floa
         if not waiting[queue]:
             del waiting[queue]
     return order
-
-
-def _finite(number: Any) -> float | None:
-    return float(number) if number is not None and math.isfinite(number) else None

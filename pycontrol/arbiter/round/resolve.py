@@ -157,8 +157,9 @@ def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: 
     staying = [x for x in kept if id(x[1]) not in moves]
     new, refused, spared = _within_cells(s, work, new, kept, lost, _gpus(g for _, g in moving))
     spared = spared if within is None else [x for x in spared if within.keeps(*x)]
+    gone = (a.app_id for a in plan.awards if a.app_id not in s.durable.live)
     yield [
-        *(Refuse(a.app_id, f"{a.app_id} ended during the round", lacks=False) for a in plan.awards if _ended(s, a)),
+        *(Refuse(a, f"{a} ended during the round", lacks=False) for a in gone),
         *refused,
         *(_renewal(s, part, award, gang, now_s) for award, gang in [*staying, *spared]),
     ]
@@ -192,7 +193,7 @@ def _matched(s: Holdings, part: RoundPart, plan: Plan, present: Mapping[str, lis
     new: list[tuple[Award, Gang]] = []
     for award in plan.awards:
         mine = own.get(award.app_id, [])
-        for gang in award.gangs if not _ended(s, award) else ():
+        for gang in award.gangs if award.app_id in s.durable.live else ():
             at = next((k for k, (places, _) in enumerate(mine) if places == gang), None)
             if at is None:
                 new.append((award, gang))
@@ -407,10 +408,6 @@ def _owned(s: Holdings, part: RoundPart, app_id: str, done: Sequence[Change]) ->
 
 
 # ---- small answers
-
-
-def _ended(s: Holdings, award: Award) -> bool:
-    return award.app_id not in s.durable.live
 
 
 def _places(s: Holdings, part: RoundPart, gang: Iterable[Lease]) -> Gang:
