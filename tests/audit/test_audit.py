@@ -351,7 +351,8 @@ def test_elastic_jobs_that_join_what_rounds_awarded_are_no_parts_of_gangs(policy
     """Eight gangs of one GPU become a gang of eight, long before a renewal names it."""
     trace = TraceApp("elastic", 0.0, 1, ((8 * 150.0,),), job_gpus_max=8)
     control = SimulationSettings(arbiter=dataclasses.replace(ARBITER, lease_s=300.0))
-    sim, facts = Simulator(Workload("w", (trace,)), uniform(1, 8), make(policy), control), []
+    sim = Simulator(Workload("w", (trace,)), uniform(1, 8), make(policy), control)
+    facts: list[tuple[int, float, f.Fact]] = []
     sim.watchers.append(lambda told: facts.extend((0, sim.now, x) for x in told))
     sim.run()
     history = History.of(facts)
