@@ -39,7 +39,7 @@ class Noise:
             self.snapshot,
             self.node_up,
             lambda: ev.NodeDown(f"{self.host()}:1", "lost"),
-            lambda: ev.ClusterChanged(QUEUES[: self.r.randrange(3)]),
+            lambda: ev.ClusterChanged(QUEUES[: self.r.randrange(3)], (ev.NodeDown(f"{self.host()}:1", "LOST"),)),
             lambda: ev.AppAdded(self.app()),
             lambda: ev.AppUpdated(self.app()),
             lambda: ev.AppRemoved(self.name(), self.r.choice(["", "KILLED"])),

@@ -11,6 +11,7 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies.registry import make
+from tests.arbiter.mini import Mini
 
 CONFIGURED = Topology.of([Machine("n0", "a", 4, "v100", True), Machine("n1", "a", 8), Machine("away", "z", 8)])
 
@@ -138,3 +139,13 @@ def test_machines_that_may_come_back_are_awaited_and_others_not() -> None:
     assert a.cluster.machines.known.machines.keys() == CONFIGURED.machines.keys()
     a.handle(ev.NodeUp(nodes[2]), 42.0)
     assert a.cluster.machines.known.machines["gone"].gpus == 4
+
+
+def test_a_node_that_is_told_with_those_that_are_gone_loses_its_leases_by_its_own_event() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)))
+    m.start_app("a", 4)
+    host = next(iter(m.held("a"))).host
+    m.send(ev.ClusterChanged((), (ev.NodeDown(f"{host}:1", "LOST"),)))  # computed before, or told after, the node came
+    assert host in m.a.cluster.node_at
+    m.send(ev.NodeDown(f"{host}:1", "LOST"))
+    assert host not in {gpu.host for gpu in m.held("a")}

@@ -104,11 +104,12 @@ class ClusterView:
         self.ready, self.rm_life = True, self._next_life
 
     def changed(self, queues: Iterable[Queue], down: Iterable[NodeDown]) -> None:
-        """Replaces the queues, and the nodes that are not there."""
+        """Replaces the queues, and the nodes that are not there; one that is up goes down by its own event alone."""
         self.queues = {q.path: q for q in queues}
         self.down.clear()
         for gone in down:
-            self.node_down(gone.node_id, gone.reason)
+            if gone.node_id not in self.nodes:
+                self.node_down(gone.node_id, gone.reason)
         self.hosts_changes += 1
 
     def lost(self) -> None:
