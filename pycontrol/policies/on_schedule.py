@@ -2,7 +2,7 @@
 
 Cells serve every request that the private cluster would serve, and yet a job may end later: GPUs that its queue borrows
 change the order of its apps. So the private cluster is simulated (`private.py`), and each offer of the virtual
-cluster's own machines goes
+cluster's own machines goes, to boosted apps before all others,
 
 1. to apps that have ended in the private schedule: as many gangs as they had there,
 2. to apps that run in the private schedule now: as many gangs as there, where they run here, else where they run there,
@@ -141,21 +141,22 @@ def _memory(schedule: PrivateSchedule, inner: Mapping[str, Any]) -> dict[str, An
 
 
 def _first(schedule: PrivateSchedule, next_leases: PrivateSchedule, s: Snapshot) -> list[_First]:
-    """The apps that go first, in order: a boosted one comes before the others."""
+    """The apps that go first, in order: boosted ones before the others, with all their gangs."""
     overdue, mirrored, behind = [], [], []
     for v in s.apps:
         app = next_leases.apps[v.app_id]
         ahead = v.demand.work_done_gpu_s - schedule.done(v.app_id, s.now_s, s.topology)
         places = tuple(gang for gang, _ in app.gangs if gang_gpus(gang) in v.demand.sizes)  # its size now
+        gangs = v.demand.gangs if is_boosted(v) else len(app.gangs) or max(1, app.width)
         if app.ended_s is not None:
             why = f"on its private cluster it would have ended {max(0.0, s.now_s - app.ended_s):.0f} s ago"
-            overdue.append((app.ended_s, v.app_id, _First(v, max(1, app.width), (), why)))
+            overdue.append((app.ended_s, v.app_id, _First(v, gangs, (), why)))
         elif app.gangs:
             why = "on its private cluster it would run now"
-            mirrored.append((app.submitted_s, v.app_id, _First(v, len(app.gangs), places, why)))
-        elif -ahead > BEHIND * app.need:
-            why = f"it is {-ahead:.0f} GPU-s behind its private cluster"
-            behind.append((ahead, v.app_id, _First(v, max(1, app.width), (), why)))
+            mirrored.append((app.submitted_s, v.app_id, _First(v, gangs, places, why)))
+        elif -ahead > BEHIND * app.need or is_boosted(v):
+            why = "it is boosted" if is_boosted(v) else f"it is {-ahead:.0f} GPU-s behind its private cluster"
+            behind.append((ahead, v.app_id, _First(v, gangs, (), why)))
     found = (entry for group in (overdue, mirrored, behind) for *_, entry in sorted(group, key=lambda x: x[:2]))
     return sorted(found, key=lambda f: -is_boosted(f.view))
 

@@ -213,6 +213,16 @@ def test_a_boosted_app_comes_before_one_that_would_have_ended(priority: int) -> 
     assert won(found) == ["b" if priority else "late"]
 
 
+@pytest.mark.parametrize("priority", [0, BOOSTED])
+def test_a_boosted_app_comes_first_where_its_private_cluster_has_no_room_for_it(priority: int) -> None:
+    others = app("late", 2, 40.0, 0.0), app("long", 4, 40_000.0, 1.0)
+    memory = decide(snapshot(30.0, 0, *others, memory=decide(snapshot(0.0, 4, *others)).memory)).memory
+    wide = app("b", 2, 400.0, 40.0, priority=priority)
+    wide = dataclasses.replace(wide, demand=dataclasses.replace(wide.demand, gangs=2))
+    found = decide(snapshot(50.0, 4, *others, wide, memory=memory))
+    assert {a.app_id: len(a.gangs) for a in found.awards} == ({"b": 2} if priority else {"late": 1, "b": 1})
+
+
 def test_what_apps_of_an_account_get_first_counts_for_its_others() -> None:
     rooms = {"user u": 2}
     memory = decide(snapshot(0.0, 4, *(app(a, n, 400.0, 0.0) for a, n in (("z1", 1), ("z2", 1), ("away", 2))))).memory
