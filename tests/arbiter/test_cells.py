@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.arbiter.ledger.facts import PolicyMemory
 from pycontrol.arbiter.round.candidates import remembered
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch
@@ -251,6 +252,9 @@ def test_a_policy_remembers_a_virtual_cluster_with_and_without_root(before: str)
     m.a.reconfigure(layout_of(NODES4.replace("root.", "" if before else "root.")), m.now)
     assert remembered(m.a.holdings, m.a.durable.apps["a"].vc, m.policy.name) == memory
     assert m.a.durable.apps["a"].vc != f"{before}a"
+    m.a.clerk.record(PolicyMemory({"newer": 1}, m.a.durable.apps["a"].vc))
+    m.a.reconfigure(layout_of(NODES4.replace("root.", before)), m.now)
+    assert remembered(m.a.holdings, f"{before}a", m.policy.name) == {"newer": 1}, "not what it was before"
 
 
 def test_the_unchanged_file_takes_no_guarantee() -> None:

@@ -304,7 +304,8 @@ class Durable:
         self.rounds += 1
 
     def _on_PolicyMemory(self, f: facts.PolicyMemory) -> None:
-        self.memory[f.vc] = f.values
+        bare = f.vc.removeprefix("root.")  # the name may have had it, or not, in the cells file before
+        self.memory = {k: of for k, of in self.memory.items() if k.removeprefix("root.") != bare} | {f.vc: f.values}
 
     def _on_AppsForgotten(self, f: facts.AppsForgotten) -> None:
         for app_id in f.app_ids:
