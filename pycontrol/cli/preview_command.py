@@ -93,6 +93,8 @@ def _configured(scene: Scene, config: Config, file: Path, cells: Path | None) ->
     from pycontrol.daemon.control_plane import settings_of  # with it comes all that serves
 
     if config.cells is None:
+        if cells is not None:
+            raise Misused(f"--cells {cells}: is for virtual clusters, and {file} names no cells file; add cells: FILE")
         scene = dataclasses.replace(scene, layout=None)
     elif scene.layout is None and cells is None:
         raise Misused(f"--config {file}: names a cells file; give it, too: --cells {config.cells}")

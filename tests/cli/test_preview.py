@@ -148,6 +148,8 @@ def test_cells_are_checked_with_the_topology_file_of_the_changed_configuration(s
     racks = [{"name": "r0", "machines": [{"host": f"r00m0{k}", "gpus": 4} for k in range(3)]}]
     (tmp_path / "topology.yaml").write_text(json.dumps({"racks": racks}))
     assert said(server, *changed)["cells"]["virtual_clusters"][0]["gpus"] == 12
+    config.write_text("state_dir: s\ntopology: topology.yaml\n")
+    assert "isonomy.yaml names no cells file" in run(server, *changed, code=2), "after a restart there are none"
 
 
 def test_what_cannot_be_previewed_is_one_line(server: str, tmp_path: Path) -> None:
