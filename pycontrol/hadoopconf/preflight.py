@@ -174,9 +174,9 @@ def _mount(yarn: Mapping[str, str]) -> Path:
     return Path(yarn.get(f"{_LINUX}cgroups.mount-path", "/sys/fs/cgroup"))
 
 
-def local_dirs(site: Mapping[str, str]) -> list[str]:
-    """The NodeManager's folders, with the variables that the properties know, as Hadoop has them."""
-    text = site.get("yarn.nodemanager.local-dirs", "")
+def local_dirs(site: Mapping[str, str], key: str = "yarn.nodemanager.local-dirs") -> list[str]:
+    """The NodeManager's folders, or another key's paths, with the variables that the properties know, as in Hadoop."""
+    text = site.get(key, "")
     for _ in range(20):
         text = _VARIABLE.sub(lambda m: site.get(m[1], m[0]), text)
     return [name.removeprefix("file:") for name in names(text)]
@@ -185,7 +185,7 @@ def local_dirs(site: Mapping[str, str]) -> list[str]:
 def evidence(site: Mapping[str, str]) -> Path:
     """The executor's record of who had which GPUs: beside the first of nm-local-dirs, if no key says otherwise."""
     beside = Path((*local_dirs(site), "/tmp/hadoop-yarn/nm-local-dir")[0]).with_name("isonomy-evidence.jsonl")
-    return Path(site.get("isonomy.nm.evidence-file", beside))
+    return Path((*local_dirs(site, "isonomy.nm.evidence-file"), str(beside))[0])
 
 
 def isolation(machine: Machine, yarn: Mapping[str, str]) -> Iterator[Finding]:

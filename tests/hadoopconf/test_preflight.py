@@ -113,6 +113,8 @@ def test_variables_of_local_dirs_are_those_of_hadoop(world: World) -> None:
     world.mkdir("/data/tmp/nm")
     assert world.found() == []
     assert str(evidence(world.sites["core-site.xml"] | world.sites[YARN])) == "/data/tmp/isonomy-evidence.jsonl"
+    world.sites[YARN]["isonomy.nm.evidence-file"] = "${hadoop.tmp.dir}/own.jsonl"
+    assert str(evidence(world.sites["core-site.xml"] | world.sites[YARN])) == "/data/tmp/own.jsonl"
 
 
 def as_another(w: World) -> None:
