@@ -63,7 +63,7 @@ class YarnRecords:
 
     files: list[str] = field(default_factory=list)
     from_s: float | None = None
-    """Time of the first line, Unix seconds."""
+    """Time of the first allocation, Unix seconds: a standby's log may begin long before what is kept of the others."""
     allocated: dict[str, int | None] = field(default_factory=dict)
     """GPUs by container; None if the log does not say."""
     released_s: dict[str, float] = field(default_factory=dict)
@@ -137,14 +137,10 @@ def _ids(value: Any) -> tuple[int, ...]:
 def read_rm_log(patterns: Iterable[str]) -> YarnRecords:
     """Read allocations, releases and ends of applications from the ResourceManager's audit log (local time zone), in
     files that are gzipped or not."""
-    records, begun = YarnRecords(), set[str]()
-    for name, _, line in _lines(patterns, records.files, "replace"):
-        if stamp := LOG_TIME.match(line):
-            if name not in begun:  # a rotated file comes after the newest
-                begun.add(name)
-                records.from_s = min(_seconds(stamp), records.from_s or math.inf)
-            if "OPERATION=" in line:
-                _take_log(records, line, stamp)
+    records = YarnRecords()
+    for _, _, line in _lines(patterns, records.files, "replace"):
+        if "OPERATION=" in line and (stamp := LOG_TIME.match(line)):
+            _take_log(records, line, stamp)
     return records
 
 
@@ -154,6 +150,7 @@ def _take_log(records: YarnRecords, line: str, stamp: re.Match[str]) -> None:
     if operation == "AM Allocated Container":
         gpus = LOG_GPUS.search(pairs.get("RESOURCE", ""))
         records.allocated[container_id] = int(gpus[1]) if gpus else None
+        records.from_s = min(_seconds(stamp), records.from_s or math.inf)  # a rotated file comes after the newest
     elif operation == "AM Released Container":
         records.released_s[container_id] = _seconds(stamp)
     elif operation.startswith(FINISHED):

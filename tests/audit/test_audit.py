@@ -445,11 +445,14 @@ def test_the_resource_managers_audit_log(tmp_path: Path) -> None:
         f"APPID={APP}\n"
     )
     (tmp_path / "rm.log.1.gz").write_bytes(gzip.compress((tmp_path / "rm.log").read_bytes()))
-    (tmp_path / "rm.log").write_text(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(T0 + 60))},000 INFO  x: on\n")
+    newer = (tmp_path / "rm.log").read_text().replace(at, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(T0 + 60)))
+    (tmp_path / "rm.log").write_text(newer.replace(container(2), container(3)))
+    standby = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(T0 - 9e6))},000 INFO  x: no allocation since\n"
+    (tmp_path / "rm.log-standby").write_text(standby)
     yarn = read_rm_log([str(tmp_path / "rm.log*")])
-    assert yarn.from_s == pytest.approx(T0 + 0.5)
-    assert yarn.allocated == {container(2): 2}
-    assert yarn.released_s == {container(2): pytest.approx(T0 + 0.9)}
+    assert yarn.from_s == pytest.approx(T0 + 0.75)
+    assert yarn.allocated == {container(2): 2, container(3): 2}
+    assert yarn.released_s == {container(2): pytest.approx(T0 + 0.9), container(3): pytest.approx(T0 + 60.9)}
     assert yarn.finished_s == {APP: pytest.approx(T0 + 0.95)}
 
 
