@@ -140,10 +140,8 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
         said = "lists no libcuda.so.1, and YARN gives containers no LD_LIBRARY_PATH: name its folder in a file in"
         yield note(HOST, "ldconfig -p", f"{said} /etc/ld.so.conf.d and run ldconfig as root, else no job finds a GPU")
     site = {**sites.get(CORE, {}), **yarn}
-    for folder in local_dirs(site):
+    for folder in (x for x in local_dirs(site) if "${" not in x):  # ${user.name} is the NodeManager's
         place = machine.at(folder)
-        if "${" in folder:
-            continue  # as ${user.name}, which is the NodeManager's
         if not place.is_dir():
             yield error(YARN, "yarn.nodemanager.local-dirs", f"{folder} does not exist; evidence lies beside the first")
         elif not machine.owns(place):

@@ -107,9 +107,8 @@ class ClusterView:
         """Replaces the queues, and the nodes that are not there; one that is up goes down by its own event alone."""
         self.queues = {q.path: q for q in queues}
         self.down.clear()
-        for gone in down:
-            if gone.node_id not in self.nodes:
-                self.node_down(gone.node_id, gone.reason)
+        for gone in (x for x in down if x.node_id not in self.nodes):
+            self.node_down(gone.node_id, gone.reason)
         self.hosts_changes += 1
 
     def lost(self) -> None:
