@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.deadline import on_this_clock
@@ -443,11 +443,11 @@ def main(arguments: Sequence[str]) -> int:
         say(str(e))
         return EXIT_SETTINGS
 
-    async def supervise() -> int:
+    async def supervise() -> NoReturn:
         ended: int | Supervisor = Supervisor(settings, command_line(arguments[1:]), os.environ)
         while isinstance(ended, Supervisor):
             ended = await ended.run()
-        return ended
+        os._exit(ended)  # a thread may still wait for the store
 
     try:
         return asyncio.run(supervise())

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -423,12 +424,15 @@ def test_a_program_has_finished_only_once_its_kept_folder_is_saved(
 
 
 def test_a_stop_does_not_wait_for_the_kept_folder_nor_start_the_program(arbiter: FakeArbiter, run: Run) -> None:
-    worker = run("echo started", ISONOMY_KEEP_FOLDER="ckpt", ISONOMY_WEBHDFS="http://127.0.0.1:1")
-    arbiter.wait_for("ready")
-    arbiter.send(WORKER, start=pb.Start(checkpoint_dir="/job"))
-    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
-    assert "stopped before its start: lease over" in arbiter.wait_for("exit").message
-    assert worker.communicate(timeout=10)[0] == ""
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        worker = run("echo started", ISONOMY_KEEP_FOLDER="ckpt", ISONOMY_WEBHDFS=url)
+        arbiter.wait_for("ready")
+        arbiter.send(WORKER, start=pb.Start(checkpoint_dir="/job"))
+        with silent.accept()[0]:
+            arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+            assert "stopped before its start: lease over" in arbiter.wait_for("exit").message
+            assert worker.communicate(timeout=10)[0] == ""
     assert worker.returncode == 75
 
 
