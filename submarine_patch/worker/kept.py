@@ -51,7 +51,7 @@ class KeptFolder:
     """The kept folder in one launch."""
 
     def __init__(self, files: Files, folder: Path, launch_ms: int | None = None) -> None:
-        self._files, self._folder, self._number = files, folder, 0
+        self._files, self._folder, self._number, self._fresh = files, folder, 0, not folder.exists()
         self._launch = f"{int(time.time() * 1000) if launch_ms is None else launch_ms:013d}"
         self._there: dict[str, str] = {}
         """{path: digest} of the newest saved version."""
@@ -62,7 +62,7 @@ class KeptFolder:
 
     def bring(self) -> int:
         """Restore the newest complete version; returns its number of files. Raises StoreError."""
-        lists, fresh = _lists(self._files), not self._folder.exists()
+        lists = _lists(self._files)
         if lists:  # this launch is later, whatever its machine's clock says
             self._launch = max(self._launch, f"{int(lists[0][:13]) + 1:013d}")
         for name in lists:
@@ -71,7 +71,7 @@ class KeptFolder:
             if listed is not None and self._fetched(version := {**listed, **links}):
                 self._there, self._held = version, {*listed.values()}
                 return len(listed)
-            if fresh:  # of a damaged version nothing may stay beside the previous one
+            if self._fresh:  # of a damaged version nothing may stay beside the previous one
                 shutil.rmtree(self._folder, ignore_errors=True)
         return 0
 
