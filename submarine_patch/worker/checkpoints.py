@@ -125,8 +125,9 @@ class LocalFiles(Files):
             shutil.rmtree(target, ignore_errors=True)
 
     def modified_s(self, path: str) -> float | None:
-        at = self.root / path
-        return at.stat().st_mtime if at.exists() else None
+        with suppress(FileNotFoundError):  # another writer may delete it at any time
+            return (self.root / path).stat().st_mtime
+        return None
 
 
 class HdfsFiles(Files):

@@ -112,6 +112,21 @@ def test_an_interrupted_write_leaves_no_checkpoint(files: LocalFiles, monkeypatc
     assert [n[:5] for n in files.names("")] == ["ckpt-", "ckpt-", "ckpt-"]
 
 
+def test_another_writer_may_delete_what_is_looked_at(files: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat, begun = Path.stat, files.root / "_ckpt-1-0123456789abcdef"
+    begun.mkdir(parents=True)
+
+    def last(path: Path, **how: bool) -> os.stat_result:
+        found = stat(path, **how)
+        if path == begun:
+            begun.rmdir()
+        return found
+
+    monkeypatch.setattr(Path, "stat", last)
+    assert files.modified_s(begun.name) is not None
+    assert files.modified_s(begun.name) is None
+
+
 @pytest.mark.parametrize("path", ["run#1", "run?lr=1", "a;b", "a%20b", "a b", "x:y"])
 @pytest.mark.parametrize(
     "scheme", ["hdfs://nn:8020/user/ann/", "hdfs:///user/ann/", "/user/ann/", "viewfs://c/user/ann/"]
