@@ -210,6 +210,18 @@ def test_a_round_goes_on_when_yarn_makes_a_queue() -> None:
     assert m.a.cluster.queues.keys() == {"root.a", "root.b"}
 
 
+def test_a_machine_goes_with_its_own_event_alone() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)))
+    m.app("a", gang=8)
+    m.run(2)
+    m.send(ev.ClusterChanged((), (ev.NodeDown("n1:1", "LOST"),)))
+    assert (m.a.cluster.machines.gpus, len(m.held("a"))) == (8, 8), "it came back after that was seen"
+    m.send(ev.NodeDown("n1:1", "LOST"))
+    assert {gpu.host for gpu in m.held("a")} <= {"n2"}
+    m.send(ev.ClusterChanged((), (ev.NodeDown("n1:1", "DECOMMISSIONED"),)))
+    assert not m.a.cluster.down
+
+
 def test_directives_of_two_journals_have_different_ids() -> None:
     ids = []
     for journal_id in ("1234abcd", "5678ef00"):
