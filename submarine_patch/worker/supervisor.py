@@ -184,11 +184,10 @@ class Supervisor:
             await asyncio.gather(*others, return_exceptions=True)
         if self._progress_due.is_set():
             self._send_progress()
-        done = self._verdict(code)[0] == 0
-        if kept is None or _rank(start) != 0:
-            return self._verdict(code)
-        left_s = self._kill_at_s - self._stopped_s if self._stop.is_set() else KEEP_PATIENCE_S
-        lost = await self._keep(kept, left_s)
+        done, lost = self._verdict(code)[0] == 0, ""
+        if kept is not None and _rank(start) == 0:
+            left_s = self._kill_at_s - self._stopped_s if self._stop.is_set() else KEEP_PATIENCE_S
+            lost = await self._keep(kept, left_s)
         return (int(lost != ""), lost) if done else self._verdict(code)
 
     async def _again(self, child: Child) -> bool:
@@ -433,24 +432,19 @@ def _failed(code: int, message: str) -> tuple[int, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `python -m submarine_patch.worker -- COMMAND`; returns the exit code."""
+    """Run `python -m submarine_patch.worker -- COMMAND` and end the process, or return the code of wrong settings."""
     if len(arguments) < 2 or arguments[0] != "--":
         say("usage: python -m submarine_patch.worker -- COMMAND (one argument is run by bash)")
         return EXIT_SETTINGS
-    try:
-        settings = read_settings()
-    except SettingsError as e:
-        say(str(e))
-        return EXIT_SETTINGS
 
     async def supervise() -> NoReturn:
-        ended: int | Supervisor = Supervisor(settings, command_line(arguments[1:]), os.environ)
+        ended: int | Supervisor = Supervisor(read_settings(), command_line(arguments[1:]), os.environ)
         while isinstance(ended, Supervisor):
             ended = await ended.run()
         os._exit(ended)  # a thread may still wait for the store
 
     try:
         return asyncio.run(supervise())
-    except ports.NoPortError as e:
+    except (SettingsError, ports.NoPortError) as e:
         say(str(e))
         return EXIT_SETTINGS
