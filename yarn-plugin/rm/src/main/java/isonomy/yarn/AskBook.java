@@ -381,25 +381,27 @@ final class AskBook {
 
   /** The partition that a request of the constraint API names; empty, so the default one, if it names none. */
   static String partition(SchedulingRequest request) {
-    return targets(request).filter(target -> PlacementConstraints.NODE_PARTITION.equals(target.getTargetKey()))
+    return constraints(request).flatMap(one -> one.getTargetExpressions().stream())
+        .filter(target -> PlacementConstraints.NODE_PARTITION.equals(target.getTargetKey()))
         .map(TargetExpression::getTargetValues).filter(values -> values != null && values.size() == 1)
         .findFirst().map(values -> values.iterator().next()).orElse("");
   }
 
-  /** Whether it is limited to nodes with some attributes, which do not come and go as containers do. */
-  static boolean wantsAttributes(SchedulingRequest request) {
-    return targets(request).anyMatch(target -> target.getTargetType() == TargetType.NODE_ATTRIBUTE
-        && !PlacementConstraints.NODE_PARTITION.equals(target.getTargetKey()));
+  /** A request's constraints on node attributes alone, which do not come and go as containers do; null: none. */
+  static List<PlacementConstraint> onAttributes(SchedulingRequest request) {
+    return constraints(request).filter(one -> one.getTargetExpressions().stream()
+        .allMatch(target -> target.getTargetType() == TargetType.NODE_ATTRIBUTE))
+        .map(AbstractConstraint::build).collect(Collectors.toList());
   }
 
-  private static Stream<TargetExpression> targets(SchedulingRequest request) {
-    PlacementConstraint constraint = request.getPlacementConstraint();
-    return constraint == null ? Stream.empty() : targets(constraint.getConstraintExpr());
+  private static Stream<SingleConstraint> constraints(SchedulingRequest request) {
+    PlacementConstraint constraint = request == null ? null : request.getPlacementConstraint();
+    return constraint == null ? Stream.empty() : constraints(constraint.getConstraintExpr());
   }
 
-  private static Stream<TargetExpression> targets(AbstractConstraint constraint) {
-    return constraint instanceof SingleConstraint ? ((SingleConstraint) constraint).getTargetExpressions().stream()
-        : constraint instanceof And ? ((And) constraint).getChildren().stream().flatMap(AskBook::targets)
+  private static Stream<SingleConstraint> constraints(AbstractConstraint constraint) {
+    return constraint instanceof SingleConstraint ? Stream.of((SingleConstraint) constraint)
+        : constraint instanceof And ? ((And) constraint).getChildren().stream().flatMap(AskBook::constraints)
         : Stream.empty();
   }
 

@@ -181,12 +181,14 @@ final class Directives {
 
   private void checkAttributes(FiCaSchedulerApp app, AskBook.Entry ask, FiCaSchedulerNode node)
       throws RejectedException {
-    SchedulingRequest asked = ask.original;
     RMContext rm = scheduler.getRMContext();
     try {
-      if (asked != null && AskBook.wantsAttributes(asked) && !PlacementConstraintsUtil.canSatisfyConstraints(
-          app.getApplicationId(), asked, node, rm.getPlacementConstraintManager(), rm.getAllocationTagsManager())) {
-        throw RejectedException.excluded("node " + node.getNodeID() + " does not meet the ask's placement constraint");
+      for (PlacementConstraint one : AskBook.onAttributes(ask.original)) {
+        SchedulingRequest alone = SchedulingRequest.newBuilder().placementConstraintExpression(one).build();
+        if (!PlacementConstraintsUtil.canSatisfyConstraints(app.getApplicationId(), alone, node,
+            rm.getPlacementConstraintManager(), rm.getAllocationTagsManager())) {
+          throw RejectedException.excluded("node " + node.getNodeID() + " does not meet the ask's placement constraint");
+        }
       }
     } catch (InvalidAllocationTagsQueryException e) {
       throw new RejectedException("the ask's placement constraint: " + e.getMessage());

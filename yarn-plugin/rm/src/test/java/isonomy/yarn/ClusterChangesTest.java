@@ -3,6 +3,9 @@ package isonomy.yarn;
 import static java.util.stream.Collectors.toList;
 import static java.util.stream.Collectors.toSet;
 import static org.apache.hadoop.yarn.api.resource.PlacementConstraints.NODE;
+import static org.apache.hadoop.yarn.api.resource.PlacementConstraints.PlacementTargets.allocationTag;
+import static org.apache.hadoop.yarn.api.resource.PlacementConstraints.and;
+import static org.apache.hadoop.yarn.api.resource.PlacementConstraints.targetIn;
 import static org.apache.hadoop.yarn.api.resource.PlacementConstraints.targetNodeAttribute;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -262,6 +265,18 @@ class ClusterChangesTest extends MiniYarn {
       control.await(e -> isAsk(e, 6, 1));
       DirectiveResult placed = control.carriedOut(place(app, 6, node(0).toString(), List.of(0)));
       assertTrue(placed.getOk(), placed.getReason());
+      for (String disk : List.of("hdd", "ssd")) {
+        app.askConstrained(1, 7, 1, Set.of("one"), and(targetIn(NODE, allocationTag("other")), targetNodeAttribute(
+            NODE, NodeAttributeOpCode.EQ, PlacementTargets.nodeAttribute("nm.yarn.io/disk", disk))).build());
+        app.heartbeat();
+        control.await(e -> isAsk(e, 7, 1));
+        DirectiveResult beside = control.carriedOut(place(app, 7, node(0).toString(), List.of(1)));
+        assertFalse(beside.getOk());
+        assertEquals(disk.equals("ssd"), beside.getExcluded(), "the other may come: " + beside.getReason());
+        app.askConstrained(1, 7, 0, Set.of("one"), null);
+        app.heartbeat();
+        control.await(e -> isAsk(e, 7, 0));
+      }
     }
   }
 
