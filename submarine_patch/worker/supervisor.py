@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import math
 import os
@@ -40,6 +41,9 @@ MARGIN_S = 1.0
 KEEP_S = 60.0
 """How often to save a kept folder, besides at the program's end."""
 KEEP_AGAIN_S = 5.0
+LASTING = {errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOSPC}
+LASTING |= {errno.ENOTDIR, errno.EPERM, errno.EROFS}
+"""Errors of folders of this machine that no retry mends; a store's connection, or its network drive, may come back."""
 KEEP_PATIENCE_S = 120.0
 """How long to try to save the kept folder of a program that has ended, if no stop leaves less."""
 KEEP_SHARE = 0.5
@@ -219,7 +223,7 @@ class Supervisor:
     # ---- a folder of the program's own
 
     async def _bring(self, start: pb.Start) -> KeptFolder | None:
-        """Restore the kept folder, if there is one; retries until the store answers. Raises OSError of this machine."""
+        """Restore the kept folder, if there is one; retries until the store answers. Raises OSError that would last."""
         kept = kept_folder(self._env, start.checkpoint_dir)
         while kept is not None:
             try:
@@ -227,7 +231,7 @@ class Supervisor:
                 say(f"brought {files} files of {self._env['ISONOMY_KEEP_FOLDER']}")
                 break
             except (StoreError, OSError) as e:
-                if isinstance(e, OSError) and e.errno:  # a broken connection to the store has none
+                if isinstance(e, OSError) and e.errno in LASTING:
                     raise
                 say(f"{e}; trying on")
                 await asyncio.sleep(KEEP_AGAIN_S)

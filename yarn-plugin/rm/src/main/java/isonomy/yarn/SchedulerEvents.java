@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.function.BiFunction;
 import java.util.stream.Collectors;
+import org.apache.hadoop.util.Time;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -103,10 +104,10 @@ final class SchedulerEvents {
     if ((node.getState() == NodeState.DECOMMISSIONING) != view.told(node.getNodeID()).getDecommissioning()) {
       node(node);
     }
-    long nowMs = System.currentTimeMillis();
     if (!ending.isEmpty()) {
-      ending.heartbeat(node.getNodeID().toString(), nowMs);
+      ending.heartbeat(node.getNodeID().toString(), System.currentTimeMillis());
     }
+    long nowMs = Time.monotonicNow();
     if (nowMs - lookedMs >= LOOK_MS) {
       lookedMs = nowMs;
       look();
@@ -167,7 +168,8 @@ final class SchedulerEvents {
   private void application(ApplicationId id, BiFunction<Event.Builder, Application, Event.Builder> put) {
     scheduler.emit(() -> {
       Application app = view.application(id);
-      if (app != null && view.toldUnasked.getQueuesList().stream().noneMatch(q -> q.getPath().equals(app.getQueue()))) {
+      if (app != null && scheduler.ready()  // while it recovers, all its apps come at once
+          && view.toldUnasked.getQueuesList().stream().noneMatch(q -> q.getPath().equals(app.getQueue()))) {
         look();
       }
       return app == null ? null : put.apply(Event.newBuilder(), app);
