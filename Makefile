@@ -30,7 +30,7 @@ demo-all: setup java
 # Two at a time, one for each core; the next begins when one is done. A target's output comes in one piece.
 test: setup lint
 	@echo "two lanes of tests run at a time; each target prints when it is done, the first in some minutes"
-	@$(MAKE) --no-print-directory -j2 --output-sync=target unit java-lane adapters-test compiled-test
+	@$(MAKE) --no-print-directory -j2 --output-sync=target unit java-lane compiled-test adapters-test
 	@test -f $(TORCH)/.ready || echo "PyTorch and JAX are not installed: their adapters were not tested (make torch-test, a download of 700 MB)"
 
 java-lane: setup
