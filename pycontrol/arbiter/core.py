@@ -335,7 +335,7 @@ class Arbiter:
 
     def _end_recovery(self, now_s: float) -> None:
         """When the recovery time has passed: leases on machines that did not come back end, the others continue."""
-        if not self.cluster.ready or now_s < self.cluster.recovering_until_s:
+        if not self.cluster.settled(now_s):
             return
         self.cluster.recovers_until(0.0)
         leases.extend_after_pause(self.holdings, self.clerk, now_s)
@@ -345,7 +345,7 @@ class Arbiter:
         """Ends or revokes leases on machines that are gone, bad or drained."""
         for host in {g.host for g in self.durable.leases} - self.cluster.node_at.keys():
             self._lose_host(host, now_s, "did not come back")
-        self.cluster.machines.forget(self.cluster.machines.known.machines.keys() - self.cluster.down.keys())
+        self.cluster.forget_gone()
         leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.rounds.eligibility.closed_hosts)
         for host in filter(self.holdings.drained, list(self.cluster.node_at)):
             self._drain(host, now_s)
@@ -362,7 +362,7 @@ class Arbiter:
         self.clerk.machine_changed(e.node.host, now_s)
         self.clerk.update_closed(e.node.host)
         self.clerk.reindex_host(e.node.host)
-        if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
+        if self.cluster.settled(now_s):
             on = self.cluster.machines.on(e.node.host)
             leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.rounds.eligibility.closed_hosts, on)
             if e.node.decommissioning:
@@ -374,14 +374,14 @@ class Arbiter:
         if node is not None:
             self.clerk.update_closed(node.host)
             self.clerk.reindex_host(node.host)
-        if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
+        if node is not None and self.cluster.settled(now_s):
             self._lose_host(node.host, now_s, e.reason or "lost")
             self.cluster.machines.forget({node.host} - self.cluster.down.keys())
 
     def _changed(self, e: ev.ClusterChanged, now_s: float) -> None:
         self.cluster.changed(e.queues, e.down)
-        if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
-            self.cluster.machines.forget(self.cluster.machines.known.machines.keys() - self.cluster.down.keys())
+        if self.cluster.settled(now_s):
+            self.cluster.forget_gone()
         self.agents.changed(self.durable.live)  # their limits
         self.clerk.request_round(now_s + self.settings.settle_s)
 
@@ -455,7 +455,7 @@ class Arbiter:
             self.clerk.reindex_host(e.target)
             if verb == "undrain":
                 self.clerk.request_round(now_s)
-            elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else in `_check_hosts`
+            elif self.cluster.settled(now_s):  # else in `_check_hosts`
                 self._drain(e.target, now_s)
         elif verb in (SET_LIMITS, RESET_LIMITS):
             self.clerk.record(facts.LimitsSet(e.target, e.values if verb == SET_LIMITS else None, e.user, now_s))

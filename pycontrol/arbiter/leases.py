@@ -77,7 +77,7 @@ def in_force(s: Holdings, gang: Iterable[Lease]) -> list[Lease] | None:
 
 def suspended(s: Holdings, now_s: float) -> bool:
     """Whether leases are suspended: rounds are paused, or the ResourceManager is not ready or recovering."""
-    return s.paused or not s.cluster.ready or now_s < s.cluster.recovering_until_s
+    return s.paused or not s.cluster.settled(now_s)
 
 
 def end(s: Holdings, clerk: Clerk, gpus: Iterable[Gpu], now_s: float, cause: Cause) -> None:

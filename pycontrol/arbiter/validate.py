@@ -106,7 +106,7 @@ def problems(s: Holdings, now_s: float) -> Iterator[tuple[Gpu | str | None, str]
 
 
 def _health(s: Holdings, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
-    if not s.cluster.ready or now_s < s.cluster.recovering_until_s:
+    if not s.cluster.settled(now_s):
         return
     for gpu, lease in s.durable.leases.items():
         if lease.state != REVOKING and s.cluster.bad(gpu) and not s.is_unmanaged(lease.app_id):

@@ -161,7 +161,7 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
         return Reason(Pending.PAUSED)
     if a.cluster.switch.mode in MODES:
         return Reason(MODES[a.cluster.switch.mode], a.cluster.switch.problem)
-    if a.holdings.held or not a.cluster.ready or now_s < a.cluster.recovering_until_s:
+    if a.holdings.held or not a.cluster.settled(now_s):
         return Reason(Pending.RECOVERY_IN_PROGRESS, a.holdings.held)
     agent = a.agents.get(app_id)
     record = a.durable.apps[app_id]

@@ -77,7 +77,7 @@ def act(fact: Switched) -> str:
 
 
 def _recovering(a: Arbiter, now_s: float) -> bool:
-    return bool(a.holdings.held) or not a.cluster.ready or now_s < a.cluster.recovering_until_s
+    return bool(a.holdings.held) or not a.cluster.settled(now_s)
 
 
 def state(a: Arbiter, now_s: float) -> str:

@@ -67,7 +67,7 @@ PLANTED: dict[str, tuple[str, str, str, str]] = {
     ),
     "leases_end_while_the_cluster_is_away": (
         ARBITER,
-        "return s.paused or not s.cluster.ready or now_s < s.cluster.recovering_until_s",
+        "return s.paused or not s.cluster.settled(now_s)",
         "return s.paused",
         "isonomy",
     ),

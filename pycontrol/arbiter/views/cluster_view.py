@@ -103,6 +103,10 @@ class ClusterView:
         """The ResourceManager of the newest snapshot has recovered."""
         self.ready, self.rm_life = True, self._next_life
 
+    def settled(self, now_s: float) -> bool:
+        """Whether the ResourceManager has recovered, and machines had the time to come back."""
+        return self.ready and now_s >= self.recovering_until_s
+
     def changed(self, queues: Iterable[Queue], down: Iterable[NodeDown]) -> None:
         """Replaces the queues, and the nodes that are not there; one that is up goes down by its own event alone."""
         self.queues = {q.path: q for q in queues}
@@ -110,6 +114,10 @@ class ClusterView:
         for gone in (x for x in down if x.node_id not in self.nodes):
             self.node_down(gone.node_id, gone.reason)
         self.hosts_changes += 1
+
+    def forget_gone(self) -> None:
+        """Forgets machines that YARN does not know, not even as lost, unless they are configured."""
+        self.machines.forget(self.machines.known.machines.keys() - self.down.keys())
 
     def lost(self) -> None:
         """The connection to the ResourceManager is lost."""
