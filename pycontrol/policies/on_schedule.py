@@ -147,15 +147,16 @@ def _first(schedule: PrivateSchedule, next_leases: PrivateSchedule, s: Snapshot)
         app = next_leases.apps[v.app_id]
         ahead = v.demand.work_done_gpu_s - schedule.done(v.app_id, s.now_s, s.topology)
         places = tuple(gang for gang, _ in app.gangs if gang_gpus(gang) in v.demand.sizes)  # its size now
-        gangs = v.demand.gangs if is_boosted(v) else len(app.gangs) or max(1, app.width)
+        boosted = is_boosted(v)
+        gangs = v.demand.gangs if boosted else len(app.gangs) or max(1, app.width)
         if app.ended_s is not None:
             why = f"on its private cluster it would have ended {max(0.0, s.now_s - app.ended_s):.0f} s ago"
             overdue.append((app.ended_s, v.app_id, _First(v, gangs, (), why)))
         elif app.gangs:
             why = "on its private cluster it would run now"
             mirrored.append((app.submitted_s, v.app_id, _First(v, gangs, places, why)))
-        elif -ahead > BEHIND * app.need or is_boosted(v):
-            why = "it is boosted" if is_boosted(v) else f"it is {-ahead:.0f} GPU-s behind its private cluster"
+        elif -ahead > BEHIND * app.need or boosted:
+            why = "it is boosted" if boosted else f"it is {-ahead:.0f} GPU-s behind its private cluster"
             behind.append((ahead, v.app_id, _First(v, gangs, (), why)))
     found = (entry for group in (overdue, mirrored, behind) for *_, entry in sorted(group, key=lambda x: x[:2]))
     return sorted(found, key=lambda f: -is_boosted(f.view))

@@ -37,7 +37,7 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
         words = shlex.split(command)
     except ValueError as e:
         raise _wrong(f"{e}; write quotes in pairs") from e
-    if re.search(r"(?:^|[^&\\\\])&\s*$", command):
+    if re.search(r"(?:^|[^&\\])&\s*$", command):
         raise _wrong("with & at its end it ends at once, and the job with it; leave it out")
     space = _space(parsed)
     _placeholders(command, space)

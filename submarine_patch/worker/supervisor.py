@@ -188,7 +188,7 @@ class Supervisor:
             await asyncio.gather(*others, return_exceptions=True)
         if self._progress_due.is_set():
             self._send_progress()
-        done, lost = self._verdict(code)[0] == 0, ""
+        done, lost = self._verdict(code)[0] == 0, ""  # now: a stop during the last copy does not undo it
         if kept is not None and _rank(start) == 0:
             left_s = self._kill_at_s - self._stopped_s if self._stop.is_set() else KEEP_PATIENCE_S
             lost = await self._keep(kept, left_s)

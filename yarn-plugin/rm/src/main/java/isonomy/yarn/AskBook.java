@@ -387,7 +387,7 @@ final class AskBook {
         .findFirst().map(values -> values.iterator().next()).orElse("");
   }
 
-  /** A request's constraints on node attributes alone, which do not come and go as containers do; null: none. */
+  /** A request's constraints on node attributes alone, which do not come and go as containers do; `request` may be null. */
   static List<PlacementConstraint> onAttributes(SchedulingRequest request) {
     return constraints(request).filter(one -> one.getTargetExpressions().stream()
         .allMatch(target -> target.getTargetType() == TargetType.NODE_ATTRIBUTE))

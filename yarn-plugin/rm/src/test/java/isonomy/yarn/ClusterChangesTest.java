@@ -34,6 +34,7 @@ import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeLabel;
 import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint.AbstractConstraint;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraints.PlacementTargets;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.nodelabels.CommonNodeLabelsManager;
@@ -252,32 +253,32 @@ class ClusterChangesTest extends MiniYarn {
     scheduler().getNode(node(0)).updateNodeAttributes(Set.of(NodeAttribute.newInstance(
         NodeAttribute.PREFIX_DISTRIBUTED, "disk", NodeAttributeType.STRING, "hdd")));
     try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
-      app.askConstrained(1, 5, 1, Set.of("own"), targetNodeAttribute(
-          NODE, NodeAttributeOpCode.EQ, PlacementTargets.nodeAttribute("nm.yarn.io/disk", "ssd")).build());
-      app.heartbeat();
-      control.await(e -> isAsk(e, 5, 1));
-      DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
+      DirectiveResult refused = tried(app, 5, onDisk("ssd"), 0);
       assertTrue(refused.getExcluded(), refused.getReason());
       assertFalse(refused.getMachineAtFault());
-      app.askConstrained(1, 6, 1, Set.of("own"), targetNodeAttribute(
-          NODE, NodeAttributeOpCode.EQ, PlacementTargets.nodeAttribute("nm.yarn.io/disk", "hdd")).build());
-      app.heartbeat();
-      control.await(e -> isAsk(e, 6, 1));
-      DirectiveResult placed = control.carriedOut(place(app, 6, node(0).toString(), List.of(0)));
+      DirectiveResult placed = tried(app, 6, onDisk("hdd"), 0);
       assertTrue(placed.getOk(), placed.getReason());
       for (String disk : List.of("hdd", "ssd")) {
-        app.askConstrained(1, 7, 1, Set.of("one"), and(targetIn(NODE, allocationTag("other")), targetNodeAttribute(
-            NODE, NodeAttributeOpCode.EQ, PlacementTargets.nodeAttribute("nm.yarn.io/disk", disk))).build());
-        app.heartbeat();
-        control.await(e -> isAsk(e, 7, 1));
-        DirectiveResult beside = control.carriedOut(place(app, 7, node(0).toString(), List.of(1)));
+        DirectiveResult beside = tried(app, 7, and(targetIn(NODE, allocationTag("other")), onDisk(disk)), 1);
         assertFalse(beside.getOk());
         assertEquals(disk.equals("ssd"), beside.getExcluded(), "the other may come: " + beside.getReason());
-        app.askConstrained(1, 7, 0, Set.of("one"), null);
+        app.askConstrained(1, 7, 0, Set.of("own"), null);
         app.heartbeat();
         control.await(e -> isAsk(e, 7, 0));
       }
     }
+  }
+
+  /** Asks for a container with a constraint, and tries to place it on the first machine. */
+  private DirectiveResult tried(UnmanagedApp app, int request, AbstractConstraint constraint, int gpu) throws Exception {
+    app.askConstrained(1, request, 1, Set.of("own"), constraint.build());
+    app.heartbeat();
+    control.await(e -> isAsk(e, request, 1));
+    return control.carriedOut(place(app, request, node(0).toString(), List.of(gpu)));
+  }
+
+  private static AbstractConstraint onDisk(String kind) {
+    return targetNodeAttribute(NODE, NodeAttributeOpCode.EQ, PlacementTargets.nodeAttribute("nm.yarn.io/disk", kind));
   }
 
   @Test
